@@ -78,6 +78,9 @@ struct JoinArgs {
   int64_t p_stride;
 };
 
+// What an instruction set's table_cell makes once for many steps.
+constexpr int64_t kCellConstantBytes = 4096;
+
 // One step of the LSTM from accumulators to hidden codes: four table gates, output table, codes of a static scale.
 // Works on blocks [block_begin, block_end). With v = f32(acc) * h_multiplier + p of a gate, peephole_cell takes v +
 // peephole * c: the state before the step for gates i and f, the one after it for o.
@@ -93,7 +96,7 @@ struct TableCellArgs {
   int64_t p_stride;
   const float* h_multiplier;  // block order
   const float* peephole;      // block order; of peephole_cell only
-  float v_max;                // of table_cell: |v| is at most this; infinite or NaN if that is not known
+  float v_max;                // of prepare_cell: |v| is at most this; infinite or NaN if that is not known
   float gate_min[kGates];
   float gate_max[kGates];
   const float* gate_table[kGates];  // valid at trunc(gate_min) .. trunc(gate_max)
@@ -110,6 +113,9 @@ struct TableCellArgs {
   float* const* y;  // `rows` pointers to `units` floats
   uint8_t* h;       // rows of 16 * blocks
   int64_t h_stride;
+  // Of table_cell only: what prepare_cell wrote, of the same arguments but for the rows, the blocks and where they
+  // stand; null exactly if the KernelTable has no prepare_cell.
+  const void* constants;
 };
 
 // Options of a step of a cell without a cell state, beyond table gates and codes with one scale.
@@ -177,6 +183,8 @@ using JoinFn = void(const JoinArgs& args);
 using ProjectFn = void(const ProjectArgs& args);
 using RecurrentFn = void(const RecurrentArgs& args);
 using TableCellFn = void(const TableCellArgs& args);
+// Writes at most kCellConstantBytes bytes, aligned to kAlignment.
+using PrepareCellFn = void(const TableCellArgs& args, void* constants);
 
 struct KernelTable {
   const char* isa;
@@ -199,6 +207,7 @@ struct KernelTable {
   RecurrentFn* recurrent_sets;  // null exactly if project_sets is
   ProjectFn* project_s6;        // of kS6Blocks; null if there is none: such matrices are packed as int8 then
   RecurrentFn* recurrent_s6;    // null exactly if project_s6 is
+  PrepareCellFn* prepare_cell;  // null if table_cell needs no constants
   TableCellFn* table_cell;
   TableCellFn* peephole_cell;
   GridBytesFn* grid_bytes;

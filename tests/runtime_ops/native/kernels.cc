@@ -156,7 +156,14 @@ static rnnqc::TableCellArgs CellArgsOf(const rnnqc_test_cell& cell, rnnqc::Linea
 RNNQC_EXPORT void rnnqc_test_table_cell(const char* isa, const rnnqc_test_cell* cell) {
   rnnqc::LinearTables linear;
   const rnnqc::KernelTable& kernels = *rnnqc::FindTable(isa);
-  (cell->peephole == nullptr ? kernels.table_cell : kernels.peephole_cell)(CellArgsOf(*cell, &linear));
+  rnnqc::TableCellArgs args = CellArgsOf(*cell, &linear);
+  if (cell->peephole != nullptr) return kernels.peephole_cell(args);
+  rnnqc::AlignedArray<uint8_t> constants(rnnqc::kCellConstantBytes);
+  if (kernels.prepare_cell != nullptr) {
+    kernels.prepare_cell(args, constants.data());
+    args.constants = constants.data();
+  }
+  kernels.table_cell(args);
 }
 
 // Whether rnnqc_test_table_cell gives the kernel a linear form of the tables, and whether the cell is fused.

@@ -136,6 +136,7 @@ class SequenceRun : public SequenceDriver {
   void AddWideColumns(const Product& product, const Blocks& blocks, int64_t byte_rows) const;
 
   const int64_t part_blocks_;  // blocks of units that parts consist of: whole blocks of columns
+  const int64_t pieces_ = (blocks_ + part_blocks_ - 1) / part_blocks_;
   const int64_t projected_rows_;
   int64_t most_parts_ = 1;
   Team* team_ = nullptr;
@@ -191,9 +192,8 @@ inline void SequenceRun::DoPart(int64_t part, int64_t parts) {
     QuantizeSteps(chunk_begin_ + steps * part / parts, chunk_begin_ + steps * (part + 1) / parts);
     return;
   }
-  const int64_t pieces = (blocks_ + part_blocks_ - 1) / part_blocks_;
-  const Blocks units{pieces * part / parts * part_blocks_,
-                     std::min(pieces * (part + 1) / parts * part_blocks_, blocks_)};
+  const Blocks units{pieces_ * part / parts * part_blocks_,
+                     std::min(pieces_ * (part + 1) / parts * part_blocks_, blocks_)};
   if (projects_) Project(units);
   if (first_loses_ && step_ == 0) TakeLoss(HiddenProduct(), units, p_step_);
   DoPhase(phase_, units);

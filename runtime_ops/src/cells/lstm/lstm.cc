@@ -48,6 +48,7 @@ class LstmRun final : public SequenceRun {
     pieces(no_acc_, h_planes_ == 1 ? 0 : rows_ * stride_);
     pieces(c_, rows_ * units_padded_);
     pieces(h_of_eight_, h_planes_ == 1 ? 0 : rows_ * units_padded_);
+    pieces(constants_, kernels_.prepare_cell == nullptr ? 0 : kCellConstantBytes);
   }
 
   void InitializeStates() override {
@@ -61,6 +62,7 @@ class LstmRun final : public SequenceRun {
   }
 
   void RunStep() override {
+    if (table_kernel_ && (step_ == chunk_begin_ || (first_loses_ && step_ == 1))) PrepareConstants();
     RunPhase(0);
     if (!table_kernel_) GenericCells();
   }
@@ -113,13 +115,20 @@ class LstmRun final : public SequenceRun {
     cell_.h_stride = units_padded_;
   }
 
+  // Sets those that the kernel makes of the bounds of the following steps.
+  void PrepareConstants() {
+    if (kernels_.prepare_cell == nullptr) return;
+    cell_.v_max = first_loses_ && step_ == 0 ? INFINITY : weights_.x_reach * x_scale_max_ + weights_.reach;
+    kernels_.prepare_cell(cell_, constants_);
+    cell_.constants = constants_;
+  }
+
   void TableCells(const Blocks& units) const {
     TableCellArgs cell = cell_;
     cell.rows = active_;
     cell.block_begin = units.begin;
     cell.block_end = units.end;
     cell.p = p_step_;
-    cell.v_max = first_loses_ && step_ == 0 ? INFINITY : weights_.x_reach * x_scale_max_ + weights_.reach;
     cell.h = h_planes_ == 2 ? h_of_eight_ : CodesAfter(step_);
     (weights_.peephole.size() == 0 ? kernels_.table_cell : kernels_.peephole_cell)(cell);
   }
@@ -167,6 +176,7 @@ class LstmRun final : public SequenceRun {
   TableCellArgs cell_{};
   int32_t* no_acc_ = nullptr;
   float* c_ = nullptr;
+  uint8_t* constants_ = nullptr;
   uint8_t* h_of_eight_ = nullptr;  // written by the cells and not used with 16-bit codes
 };
 

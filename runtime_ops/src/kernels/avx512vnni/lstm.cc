@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <new>
 
 #include "kernels/common/compiler.h"
 #include "kernels/common/fused_cell.h"
@@ -20,12 +21,13 @@ enum class Form {
   kFused,  // linear in fewer operations: see IsFusedCell
 };
 
-// kWhole: the cell state is a whole number.
+// The constants of a cell, in registers. kWhole: the cell state is a whole number.
 template <Form kForm, bool kWhole>
 class Cells {
  public:
-  explicit Cells(const TableCellArgs& args) : args_(args) {
+  explicit Cells(const TableCellArgs& args) : cell_table_(args.cell_table), cell_table_size_(args.cell_table_size) {
     for (int g = 0; g < kGates; ++g) {
+      gate_table_[g] = args.gate_table[g];
       min_[g] = _mm512_set1_ps(args.gate_min[g]);
       max_[g] = _mm512_set1_ps(args.gate_max[g]);
     }
@@ -65,21 +67,21 @@ class Cells {
     cell_position_ = Words(16 - linear.cell_shift);
   }
 
-  void Row(int64_t row) const {
-    const bool tail = args_.short_tail && args_.block_end > args_.units / kBlockUnits;
-    const int64_t end = tail ? args_.block_end - 1 : args_.block_end;
-    int64_t block = args_.block_begin;
-    for (; block + 4 <= end; block += 4) Blocks<4>(PlaceOf(row, block));
-    for (; block + (tail ? 3 : 2) <= end; block += 2) Blocks<2>(PlaceOf(row, block));
+  void Row(const TableCellArgs& args, int64_t row) const {
+    const bool tail = args.short_tail && args.block_end > args.units / kBlockUnits;
+    const int64_t end = tail ? args.block_end - 1 : args.block_end;
+    int64_t block = args.block_begin;
+    for (; block + 4 <= end; block += 4) Blocks<4>(Place(args, row, block));
+    for (; block + (tail ? 3 : 2) <= end; block += 2) Blocks<2>(Place(args, row, block));
     const int64_t left = end - block;
     if (!tail) {
-      if (left > 0) Blocks<1>(PlaceOf(row, block));
+      if (left > 0) Blocks<1>(Place(args, row, block));
     } else if (left == 2) {
-      Blocks<3, true>(PlaceOf(row, block));
+      Blocks<3, true>(Place(args, row, block));
     } else if (left == 1) {
-      Blocks<2, true>(PlaceOf(row, block));
+      Blocks<2, true>(Place(args, row, block));
     } else {
-      Blocks<1, true>(PlaceOf(row, block));
+      Blocks<1, true>(Place(args, row, block));
     }
   }
 
@@ -94,8 +96,17 @@ class Cells {
 
   static __m512i Words(int64_t value) { return _mm512_set1_epi16(static_cast<int16_t>(value)); }
 
-  // Where the values of a row begin, of some blocks.
+  // Where the values of some blocks of a row begin.
   struct Place {
+    Place(const TableCellArgs& args, int64_t row, int64_t block)
+        : acc(args.acc + row * args.acc_stride + block * kBlockColumns),
+          h_multiplier(args.h_multiplier + block * kBlockColumns),
+          p(args.p + row * args.p_stride + block * kBlockColumns),
+          c(args.c + row * args.c_stride + block * kBlockUnits),
+          y(args.y[row] + block * kBlockUnits),
+          h(args.h + row * args.h_stride + block * kBlockUnits),
+          units_left(args.units - block * kBlockUnits) {}
+
     const int32_t* acc;
     const float* h_multiplier;
     const float* p;
@@ -104,18 +115,6 @@ class Cells {
     uint8_t* h;
     int64_t units_left;
   };
-
-  Place PlaceOf(int64_t row, int64_t block) const {
-    const int64_t column = block * kBlockColumns;
-    const int64_t unit = block * kBlockUnits;
-    return {args_.acc + row * args_.acc_stride + column,
-            args_.h_multiplier + column,
-            args_.p + row * args_.p_stride + column,
-            args_.c + row * args_.c_stride + unit,
-            args_.y[row] + unit,
-            args_.h + row * args_.h_stride + unit,
-            args_.units - unit};
-  }
 
   // Indices of the sixteen entries of a gate, or of all of a short tail, from `column` of the place on.
   __m512i Index(const Place& at, int64_t column, __m512 lo, __m512 hi) const {
@@ -178,9 +177,9 @@ class Cells {
       for (int g = 0; g < kGates; ++g) {
         if (is_short) {
           const __mmask16 lanes = static_cast<__mmask16>(kShortLanes << g * kShortUnits);
-          all = _mm512_mask_i32gather_ps(all, lanes, ShortIndex(at, b), args_.gate_table[g], 4);
+          all = _mm512_mask_i32gather_ps(all, lanes, ShortIndex(at, b), gate_table_[g], 4);
         } else {
-          gates[b][g] = _mm512_i32gather_ps(GateIndex(at, b, g), args_.gate_table[g], 4);
+          gates[b][g] = _mm512_i32gather_ps(GateIndex(at, b, g), gate_table_[g], 4);
         }
       }
       if (is_short) SplitShort(all, gates[b]);
@@ -201,9 +200,9 @@ class Cells {
   }
 
   __m512 CellEntry(__m512i code) const {
-    const __m512i size = _mm512_set1_epi32(args_.cell_table_size);
+    const __m512i size = _mm512_set1_epi32(cell_table_size_);
     const __m512i index = _mm512_mask_add_epi32(code, _mm512_movepi32_mask(code), code, size);
-    return _mm512_i32gather_ps(index, args_.cell_table, 4);
+    return _mm512_i32gather_ps(index, cell_table_, 4);
   }
 
   __m512 NextCell(const __m512* gates, const float* c) const {
@@ -285,36 +284,57 @@ class Cells {
     }
   }
 
-  const TableCellArgs& args_;
   LinearForm<kForm == Form::kFused> form_;
   LinearEntries<kForm == Form::kFused> gate_entries_[kGates], short_entries_, cell_entries_;
   __m512 min_[kGates], max_[kGates], short_min_, short_max_;
   __m512 code_min_, code_max_, cell_min_, cell_max_, cell_index_scale_;
   __m512 h_scale_, h_upper_, h_lower_, h_min_, h_max_;
   __m512i h_zero_point_, gate_zero_, gate_last_, gate_shift_, gate_position_, cell_last_, cell_shift_, cell_position_;
+  const float* gate_table_[kGates];
+  const float* cell_table_;
+  int32_t cell_table_size_;
+};
+
+// Cells and what runs them, in the memory of constants.
+struct Prepared {
+  void (*run)(const TableCellArgs& args);
+  alignas(kAlignment) unsigned char cells[kCellConstantBytes - kAlignment];
 };
 
 template <Form kForm, bool kWhole>
 void AllRows(const TableCellArgs& args) {
-  const Cells<kForm, kWhole> cells(args);
-  for (int64_t row = 0; row < args.rows; ++row) cells.Row(row);
+  const auto& prepared = *static_cast<const Prepared*>(args.constants);
+  const auto& cells = *reinterpret_cast<const Cells<kForm, kWhole>*>(prepared.cells);
+  for (int64_t row = 0; row < args.rows; ++row) cells.Row(args, row);
+}
+
+template <Form kForm, bool kWhole>
+void Prepare(const TableCellArgs& args, Prepared* prepared) {
+  static_assert(sizeof(Cells<kForm, kWhole>) <= sizeof(prepared->cells), "kCellConstantBytes is too small");
+  prepared->run = AllRows<kForm, kWhole>;
+  new (prepared->cells) Cells<kForm, kWhole>(args);
 }
 
 template <Form kForm>
-void AllRows(const TableCellArgs& args) {
-  args.cell_index_scale == 0.0f ? AllRows<kForm, true>(args) : AllRows<kForm, false>(args);
+void Prepare(const TableCellArgs& args, Prepared* prepared) {
+  args.cell_index_scale == 0.0f ? Prepare<kForm, true>(args, prepared) : Prepare<kForm, false>(args, prepared);
 }
 
 }  // namespace
 
-void s32_table_cell_32__avx512vnni(const TableCellArgs& args) {
+void s32_prepare_table_cell__avx512vnni(const TableCellArgs& args, void* constants) {
+  Prepared* const prepared = new (constants) Prepared;
   if (args.linear == nullptr) {
-    AllRows<Form::kLookUp>(args);
+    Prepare<Form::kLookUp>(args, prepared);
   } else if (IsFusedCell(args)) {
-    AllRows<Form::kFused>(args);
+    Prepare<Form::kFused>(args, prepared);
   } else {
-    AllRows<Form::kLinear>(args);
+    Prepare<Form::kLinear>(args, prepared);
   }
+}
+
+void s32_table_cell_32__avx512vnni(const TableCellArgs& args) {
+  static_cast<const Prepared*>(args.constants)->run(args);
 }
 
 }  // namespace rnnqc
