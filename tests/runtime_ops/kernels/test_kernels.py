@@ -336,11 +336,11 @@ def test_columns_whose_sums_are_needed(isa: str, units: int, gates: int) -> None
 
 
 @pytest.mark.parametrize("isa", PRODUCT_ISAS)
-@bundled("units, k, rows", spread(2, [1, 16, 17, 33, 60, 70, 100], [3, 64, 131], [1, 2, 7, 40]))
+@bundled("units, k, rows", spread(2, [1, 16, 17, 33, 60, 70, 100], [3, 64, 131, 1000], [1, 2, 7, 40]))
 def test_columns_that_need_no_sums(isa: str, units: int, k: int, rows: int, guarded: Guarded) -> None:
     """Up to three groups of the last block: those before them have their sums, and nothing behind the block is written.
 
-    Blocks of several at once, too, and a last one alone.
+    Blocks of several at once, too, and a last one alone; weights near and far.
     """
     product = example(guarded, isa, rows, k, units, 77, "random")
     for padding in (16, 32, 48):

@@ -18,6 +18,7 @@ namespace rnnqc {
 namespace {
 
 #include "kernels/avx512vnni/dot.inc"
+#include "kernels/avx512vnni/one_row.inc"
 
 constexpr int64_t kLine = 64;  // bytes: four k of 16 columns
 constexpr int64_t kLines = kBlockColumns / 16;
@@ -79,64 +80,9 @@ struct LinesOfPlaces {  // kS4Places
 
 // --- One row ---
 
-// Sums of one row: the columns of kBlocks blocks and, behind them, of kGroups groups of sixteen; from `start` or 0 if
-// that is null.
-template <int kBlocks, int kGroups, bool kDescending>
-RNNQC_NOINLINE void RowSums(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums) {
-  constexpr int64_t kStep = kDescending ? -1 : 1;
-  constexpr int kSums = kBlocks * kGates + kGroups;
-  const int64_t depth = m.k_padded / 4;
-  const int64_t first = kDescending ? depth - 1 : 0;
-  const uint8_t* a = m.a + 4 * first;
-  const __m512i* w = static_cast<const __m512i*>(m.weights) + (block * depth + first) * kGates;
-  __m512i sum[kSums];
-  RNNQC_UNROLL(12)
-  for (int i = 0; i < kSums; ++i) {
-    sum[i] = start == nullptr ? _mm512_setzero_si512() : _mm512_loadu_si512(start + i * 16);
-  }
-  for (int64_t j = 0; j < depth; ++j) {
-    const __m512i codes = BroadcastCodes(a);
-    RNNQC_UNROLL(12)
-    for (int i = 0; i < kSums; ++i) AddProducts(&sum[i], codes, w + i / kGates * depth * kGates + i % kGates);
-    a += 4 * kStep;
-    w += kGates * kStep;
-  }
-  RNNQC_UNROLL(12)
-  for (int i = 0; i < kSums; ++i) _mm512_storeu_si512(sums + i * 16, sum[i]);
-}
-
-using RowSumsFn = void(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums);
-
-// Of one block and of two, by the groups behind them.
-template <bool kDescending>
-constexpr RowSumsFn* kRowSums[2][kGates] = {
-    {RowSums<1, 0, kDescending>, RowSums<1, 1, kDescending>, RowSums<1, 2, kDescending>, RowSums<1, 3, kDescending>},
-    {RowSums<2, 0, kDescending>, RowSums<2, 1, kDescending>, RowSums<2, 2, kDescending>, RowSums<2, 3, kDescending>}};
-
 // Weights that are mostly in the first-level cache are multiplied two blocks at once, which share the row's codes. From
 // farther away one stream comes faster than two, by up to 5 %.
 constexpr int64_t kNearWeights = 1 << 17;
-
-int64_t Weights(const MatmulArgs& m) { return m.k_padded * (m.block_end - m.block_begin) * kBlockColumns; }
-
-// One row of all blocks, kAtOnce at a time, and groups of a last one with those before it; `start` and `sums` begin
-// with block 0.
-template <int kAtOnce>
-void RowOfBlocks(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
-  const auto& row_sums = m.descending ? kRowSums<true> : kRowSums<false>;
-  const bool parted = m.block_end * kBlockColumns > m.columns && m.block_end - m.block_begin > 1;
-  const int64_t groups = parted ? m.columns % kBlockColumns / 16 : 0;
-  const int64_t blocks = m.block_end - m.block_begin - (parted ? 1 : 0);
-  const int64_t count = (blocks + kAtOnce - 1) / kAtOnce;
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t piece = m.descending ? count - 1 - i : i;
-    const int64_t block = piece * kAtOnce;
-    const int64_t column = (m.block_begin + block) * kBlockColumns;
-    const int64_t some = blocks - block < kAtOnce ? blocks - block : kAtOnce;
-    row_sums[some - 1][piece == count - 1 ? groups : 0](m, m.block_begin + block,
-                                                        start == nullptr ? nullptr : start + column, sums + column);
-  }
-}
 
 void Row(const MatmulArgs& m, const int32_t* start, int32_t* sums) {
   Weights(m) <= kNearWeights ? RowOfBlocks<2>(m, start, sums) : RowOfBlocks<1>(m, start, sums);

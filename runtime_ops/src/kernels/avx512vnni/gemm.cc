@@ -16,6 +16,7 @@ namespace {
 constexpr int kTileRows = 6;
 
 #include "kernels/avx512vnni/dot.inc"
+#include "kernels/avx512vnni/one_row.inc"
 
 // A row's sums over kUnroll parts of k are kept apart, to have enough independent instructions.
 constexpr int kUnroll = 4;
@@ -343,6 +344,12 @@ void Project(const ProjectArgs& args, const Products& products, const int32_t* c
   });
 }
 
+// Whether the weights of one row are mostly in the first-level cache, where prefetching them only takes time.
+bool IsNearRow(const MatmulArgs& m) {
+  constexpr int64_t kNearWeights = 48 * 1024;
+  return m.rows == 1 && Weights(m) <= kNearWeights;
+}
+
 // run(args, products) with the sums of the codes of a single row.
 template <typename Args, typename Run>
 void WithCodeSums(const Args& args, const Products& products, const Run& run) {
@@ -356,6 +363,7 @@ void WithCodeSums(const Args& args, const Products& products, const Run& run) {
 }  // namespace
 
 void u8s8_s32_recurrent_6x64__avx512vnni(const RecurrentArgs& args) {
+  if (IsNearRow(args.matmul)) return RowOfBlocks<2>(args.matmul, args.matmul.start, args.acc);
   Recurrent(args, args.matmul.descending ? kProducts<true> : kProducts<false>);
 }
 
