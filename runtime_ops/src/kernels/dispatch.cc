@@ -11,14 +11,14 @@ namespace {
 std::vector<KernelTable> BuiltTables() {
   std::vector<KernelTable> tables;
   KernelTable current{};
-#define RNNQC_ISA(name, packed_format, packed_s4, packed_sets, rows, sets_from, short) \
+#define RNNQC_ISA(name, packed_format, packed_s4, packed_sets, rows, sets_from, tails) \
   current.isa = #name;                                                                 \
   current.format = PackedFormat::packed_format;                                        \
   current.format_s4 = PackedFormat::packed_s4;                                         \
   current.format_sets = PackedFormat::packed_sets;                                     \
   current.rows_at_once = rows;                                                         \
   current.least_sets = int64_t{sets_from} << 20;                                       \
-  current.short_tails = short;                                                         \
+  current.short_tails = tails;                                                         \
   current.project = nullptr;                                                           \
   current.recurrent = nullptr;                                                         \
   current.project_s4 = nullptr;                                                        \
