@@ -87,8 +87,8 @@ RNNQC_NOINLINE void TileSums(const MatmulArgs& m, int64_t row, int64_t block, co
   }
 }
 
-// Sums of one row and one block; the weights in ascending or descending order.
-template <bool kDescending>
+// Sums of one row and one block; the weights in ascending or descending order, prefetched or not.
+template <bool kDescending, bool kFetches>
 RNNQC_NOINLINE void RowSums(const MatmulArgs& m, int64_t block, const int32_t* start, int32_t* sums) {
   constexpr int64_t kStep = kDescending ? -1 : 1;
   const int64_t depth = m.k_padded / 4;
@@ -102,7 +102,9 @@ RNNQC_NOINLINE void RowSums(const MatmulArgs& m, int64_t block, const int32_t* s
     const __m256i codes = BroadcastCodes(a);
     RNNQC_UNROLL(8)
     for (int i = 0; i < kRegisters; ++i) {
-      if (i % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(w + i) + kStep * kPrefetchBytes, _MM_HINT_T0);
+      if (kFetches && i % 2 == 0) {
+        _mm_prefetch(reinterpret_cast<const char*>(w + i) + kStep * kPrefetchBytes, _MM_HINT_T0);
+      }
       AddProducts(&sum[i], codes, w + i);
     }
     a += kStep * 4;
@@ -256,9 +258,9 @@ inline void Finish(const ProjectArgs& args, int64_t row, int64_t block, const in
 }
 
 // The same signature for one row and for tiles.
-template <bool kDescending>
+template <bool kDescending, bool kFetches>
 void OneRowSums(const MatmulArgs& m, int64_t, int64_t block, const int32_t* start, int32_t* sums, int64_t) {
-  RowSums<kDescending>(m, block, start, sums);
+  RowSums<kDescending, kFetches>(m, block, start, sums);
 }
 
 template <SumsFn* kAscending, SumsFn* kDescending, int kRows>
@@ -300,7 +302,14 @@ void Project(const ProjectArgs& args, SumsFn* const (&tile_sums)[kRows]) {
 }  // namespace
 
 void u8s8_s32_recurrent_3x64__avxvnni(const RecurrentArgs& args) {
-  Recurrent<OneRowSums<false>, OneRowSums<true>>(args, kTileSums);
+  // Prefetching weights that are mostly in the first-level cache only takes time.
+  constexpr int64_t kNearWeights = 48 * 1024;
+  const MatmulArgs& m = args.matmul;
+  if (m.k_padded * (m.block_end - m.block_begin) * kBlockColumns <= kNearWeights) {
+    Recurrent<OneRowSums<false, false>, OneRowSums<true, false>>(args, kTileSums);
+  } else {
+    Recurrent<OneRowSums<false, true>, OneRowSums<true, true>>(args, kTileSums);
+  }
 }
 
 void u8s8_f32_project_3x64__avxvnni(const ProjectArgs& args) { Project(args, kTileSums); }
