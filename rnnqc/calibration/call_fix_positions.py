@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.data.statistics import SPANS
-from rnnqc.formats.fix_position import best_positions, widest_positions
+from rnnqc.formats.fix_position import Calls, best_positions, widest_positions
 from rnnqc.formats.rounding import Rounding
 
 Array = npt.NDArray[Any]
@@ -32,11 +32,10 @@ def fix_positions_of_calls(values: Array, bits: Sequence[int], candidates: int) 
     rows = max(1, BLOCK // max(1, values.shape[1]))
     parts: dict[int, dict[str, list[Array]]] = {b: {kind: [] for kind in SPANS} for b in bits}
     for start in range(0, len(values), rows):
-        block = values[start : start + rows].astype(np.float64)
+        calls = Calls.of(values[start : start + rows].astype(np.float64))
         for width in bits:
-            widest = widest_positions(block, width)
-            units = np.ldexp(block, widest[:, None])
+            widest = widest_positions(calls, width)
             parts[width]["max"].append(widest)
             for kind, rounding in SEARCHES:
-                parts[width][kind].append(best_positions(units, widest, width, candidates, rounding))
+                parts[width][kind].append(best_positions(calls, widest, width, candidates, rounding))
     return {b: {kind: np.concatenate(found) for kind, found in kinds.items()} for b, kinds in parts.items()}

@@ -38,21 +38,34 @@ def reduced(
         CompileError: A piece cannot be run, or processes or machines fail.
     """
     chunks = _chunks(task, pieces)
-    if scheduler is not None:
-        results = _on_machines(task, chunks, scheduler)
-    elif processes > 1:
-        results = _in_processes(task, chunks, processes)
-    else:
-        runner = Runner(task)
-        results = ((runner.run(chunk), sum(p.samples for p in chunk)) for chunk in chunks)
     total: Observers = {}
+    if scheduler is not None:
+        results = _merged(total, _on_machines(task, chunks, scheduler))
+    elif processes > 1:
+        results = _merged(total, _in_processes(task, chunks, processes))
+    else:
+        results = _here(total, task, chunks)
     done = 0
-    for observers, samples in results:
-        merge(total, observers)
+    for samples in results:
         done += samples
         if progress is not None:
             progress(done)
     return total
+
+
+def _merged(total: Observers, results: Iterable[tuple[Observers, int]]) -> Iterator[int]:
+    """Merges results into `total`, in order; yields the number of samples of each."""
+    for observers, samples in results:
+        merge(total, observers)
+        yield samples
+
+
+def _here(total: Observers, task: Task, chunks: Iterable[Chunk]) -> Iterator[int]:
+    """Runs chunks in this process, without merging: their observers go on; yields the number of samples of each."""
+    runner = Runner(task)
+    for chunk in chunks:
+        runner.run(chunk, total)
+        yield sum(p.samples for p in chunk)
 
 
 def _chunks(task: Task, pieces: Iterable[Piece]) -> Iterator[Chunk]:
@@ -77,7 +90,10 @@ def _run_chunk(task: bytes, chunk: Chunk) -> Observers:
     if key not in _runners:
         _runners.clear()
         _runners[key] = Runner(pickle.loads(task))
-    return _runners[key].run(chunk)
+    observers = _runners[key].run(chunk)
+    for observer in observers.values():
+        observer.settle()
+    return observers
 
 
 _task = b""

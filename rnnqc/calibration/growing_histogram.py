@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from rnnqc.calibration.reproducible import ReproducibleSum
 from rnnqc.formats.histogram import HALF, Histogram, trimmed
+from rnnqc.formats.scales import times_power_of_two
 
 FINEST = -160
 """Exponent of the narrowest bins; float32 numbers are multiples of 2**-149."""
@@ -32,14 +33,26 @@ class GrowingHistogram:
             values: float64, finite.
             largest: The largest magnitude among them.
         """
-        part = GrowingHistogram()
-        if largest > 0.0:
-            part.exponent = max(FINEST, math.frexp(largest)[1] - (HALF.bit_length() - 1))
-        bins = np.floor(np.ldexp(values, -part.exponent)).astype(np.intp)
-        bins += HALF
-        part.counts = np.bincount(bins, minlength=2 * HALF).astype(np.int64)
-        part.sums.add(np.bincount(bins, weights=values, minlength=2 * HALF))
-        self.merge(part)
+        self.add_parts(values[None], np.array([largest]))
+
+    def add_parts(self, parts: npt.NDArray[np.float64], largest: npt.NDArray[np.float64]) -> None:
+        """Adds values `[parts, n]` as if each part were added alone.
+
+        Args:
+            parts: float64, finite.
+            largest: The largest magnitude in each part.
+        """
+        exponents = np.where(largest > 0.0, np.frexp(largest)[1] - (HALF.bit_length() - 1), FINEST)
+        exponents = np.maximum(exponents, FINEST).astype(np.int64)
+        places = np.floor(times_power_of_two(parts, -exponents[:, None])).astype(np.intp)
+        places += (2 * HALF * np.arange(len(parts)) + HALF)[:, None]
+        counts = np.bincount(places.ravel(), minlength=2 * HALF * len(parts))
+        used = np.flatnonzero(counts)
+        sums = np.asarray(np.bincount(places.ravel(), weights=parts.ravel(), minlength=counts.size), np.float64)
+        self._widen(max(self.exponent, int(exponents.max())))
+        bins = _wider(used % (2 * HALF), self.exponent - exponents[used // (2 * HALF)])
+        np.add.at(self.counts, bins, counts[used])
+        self.sums.add_at(bins, sums[used])
 
     def merge(self, other: GrowingHistogram) -> None:
         """Adds another histogram; this may widen the bins."""
@@ -50,10 +63,9 @@ class GrowingHistogram:
         self.sums.merge(other.sums)
 
     def _widen(self, exponent: int) -> None:
-        shift = min(exponent - self.exponent, 63)
-        if shift == 0:
+        if exponent == self.exponent:
             return
-        index = (np.arange(-HALF, HALF) >> shift) + HALF
+        index = _wider(np.arange(2 * HALF), exponent - self.exponent)
         counts = np.zeros(2 * HALF, np.int64)
         np.add.at(counts, index, self.counts)
         self.counts = counts
@@ -79,3 +91,8 @@ class GrowingHistogram:
             even = float(self.counts[k]) * (left * left + right * right) / (2.0 * width)
             deviations[k] = max(float(deviations[k]), even)
         return float(deviations.sum()) / total
+
+
+def _wider(bins: npt.NDArray[np.int64], shift: int | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Returns the bins that contain `bins` when bins are `2**shift` times as wide."""
+    return ((bins - HALF) >> np.minimum(shift, 63)) + HALF

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx
 import onnxruntime as ort
 
+from rnnqc.calibration.gate_extremes import GateExtremes
 from rnnqc.calibration.point_observer import NotFiniteError, PointObserver, Values
 from rnnqc.data.feeds import Feeds
 from rnnqc.data.streaming import Piece, with_states
@@ -79,9 +80,16 @@ class Task:
     axes: Mapping[str, int] | None
     carried: Mapping[str, str]
     moments: bool = True
+    _sizes: dict[Any, list[int]] = field(default_factory=dict, compare=False, repr=False)
 
     def sizes(self, feed: Feeds, rows: int | None = None) -> list[int]:
         """Estimates the bytes of each value in a run, for `rows` samples or the whole feed."""
+        key = (rows, *((k, a.shape) for k, a in feed.items()))
+        if key not in self._sizes:
+            self._sizes[key] = self._estimated(feed, rows)
+        return self._sizes[key]
+
+    def _estimated(self, feed: Feeds, rows: int | None) -> list[int]:
         bound = {d: n for k, array in feed.items() for d, n in zip(self.dimensions[k], array.shape, strict=False)}
         axes = self.axes or {}
         longest = max((n for k, a in feed.items() for i, n in enumerate(a.shape) if axes.get(k) != i), default=1)
@@ -114,37 +122,72 @@ class Runner:
     def __init__(self, task: Task) -> None:
         self.task = task
         self._sessions: dict[tuple[int, ...], tuple[ort.InferenceSession, dict[str, str]]] = {}
+        self._groups_of: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         self._states: Feeds = {}
         self._last: dict[str, Array] = {}
+        self._cells_of: dict[tuple[int, ...], Mapping[str, Sequence[Observed]]] = {}
+        self._gates: dict[tuple[str, ...], GateExtremes] = {}
+        self._count = 0
+        self._begun: list[tuple[int, Piece]] = []
 
-    def run(self, pieces: Iterable[Piece]) -> Observers:
+    def run(self, pieces: Iterable[Piece], observers: Observers | None = None) -> Observers:
         """Runs pieces, in order, and returns their observers.
+
+        Args:
+            pieces: The pieces.
+            observers: Those of earlier pieces, which go on; new ones by default.
 
         Raises:
             CompileError: onnxruntime fails, or a value is not finite.
         """
-        observers: Observers = {}
+        observers = {} if observers is None else observers
         following: Feeds = {}
-        for piece in pieces:
-            if piece.restart or not self.task.carried:
-                self._states, self._last = {}, {}
-            feed = with_states(piece, self._states)
-            for number, group in enumerate(self._groups(feed)):
-                outputs, states = self._outputs(group, feed, number == 0)
-                if number == 0:
-                    following = states
-                self._reduce([self.task.values[k] for k in group], outputs, observers, piece)
-            self._states = following
-        for observer in observers.values():
-            observer.flush()
+        self._gates, self._begun = {}, []
+        try:
+            for piece in pieces:
+                self._begun.append((self._count, piece))
+                if piece.restart or not self.task.carried:
+                    self._states, self._last = {}, {}
+                feed = with_states(piece, self._states)
+                for number, group in enumerate(self._groups(feed)):
+                    outputs, states = self._outputs(group, feed, number == 0)
+                    if number == 0:
+                        following = states
+                    self._reduce(self._cells(group), outputs, observers, piece)
+                self._states = following
+            for observer in observers.values():
+                observer.flush()
+        except NotFiniteError:
+            raise self._not_finite(observers) from None
+        for gates in self._gates.values():
+            gates.flush()
         return observers
+
+    def _not_finite(self, observers: Observers) -> CompileError:
+        """Returns an error about the first value that is not finite: values wait, so others may have been found."""
+        found = ((o.first_not_finite, name) for name, o in observers.items())
+        first, name = min((number, name) for number, name in found if number is not None)
+        piece = next(piece for start, piece in reversed(self._begun) if start <= first)
+        which = f"sample {piece.first}"
+        if piece.samples > 1:
+            which = f"samples {piece.first} to {piece.first + piece.samples - 1}"
+        return CompileError(
+            f"{which}: the model computes a value that is NaN or infinite at {name}.",
+            supported="finite numbers",
+            action="check the data; only padding beyond sequence_lens may hold anything",
+        )
 
     def _groups(self, feed: Feeds) -> list[tuple[int, ...]]:
         """Groups indices of values for separate runs: as many as fit into the budget, but at least one cell.
 
         All values of a cell stay together, so that its lengths and the number of its runs are known.
         """
-        sizes = self.task.sizes(feed)
+        sizes = tuple(self.task.sizes(feed))
+        if sizes not in self._groups_of:
+            self._groups_of[sizes] = self._groups_by_size(sizes)
+        return self._groups_of[sizes]
+
+    def _groups_by_size(self, sizes: Sequence[int]) -> list[tuple[int, ...]]:
         by_cell: dict[str, list[int]] = {}
         for k, value in enumerate(self.task.values):
             by_cell.setdefault(value.cell, []).append(k)
@@ -159,40 +202,61 @@ class Runner:
             room -= size
         return [tuple(g) for g in groups]
 
+    def _cells(self, group: tuple[int, ...]) -> Mapping[str, Sequence[Observed]]:
+        """Returns the values of a group by cell."""
+        if group not in self._cells_of:
+            cells: dict[str, list[Observed]] = {}
+            for k in group:
+                cells.setdefault(self.task.values[k].cell, []).append(self.task.values[k])
+            self._cells_of[group] = cells
+        return self._cells_of[group]
+
     def _outputs(self, group: tuple[int, ...], feed: Feeds, states: bool) -> tuple[dict[str, Any], Feeds]:
         if group not in self._sessions:
             proto = onnx.ModelProto.FromString(self.task.model)
             names = with_outputs(proto, [self.task.values[k] for k in group], list(self.task.carried.values()))
             self._sessions[group] = make_session(serialized(proto, "The observed model")), names
         session, names = self._sessions[group]
-        wanted = set(names.values()) | set(self.task.carried.values())
         results = run_session(session, feed, sequences=True)
         following = {i: results[o] for i, o in self.task.carried.items()}
-        assert wanted <= set(results)
         return {value: results[output] for value, output in names.items()}, following
 
     def _reduce(
-        self, values: Sequence[Observed], outputs: Mapping[str, Any], observers: Observers, piece: Piece
+        self,
+        cells: Mapping[str, Sequence[Observed]],
+        outputs: Mapping[str, Any],
+        observers: Observers,
+        piece: Piece,
     ) -> None:
-        for cell in dict.fromkeys(v.cell for v in values):
+        for cell, values in cells.items():
             if self.task.sites[cell].custom:
-                self._reduce_custom([v for v in values if v.cell == cell], outputs, observers, piece)
+                self._reduce_custom(values, outputs, observers, piece)
                 continue
-            runs = {v.point: _runs(outputs[v.value], v) for v in values if v.cell == cell}
+            runs = {v.point: _runs(outputs[v.value], v) for v in values}
             lasts = runs.pop(LAST)
             lengths: Sequence[Array | None] = runs.pop(LENGTHS, [None] * len(lasts))
             for k, (last, lens) in enumerate(zip(lasts, lengths, strict=True)):
                 arrays = {point: made[k] for point, made in runs.items()}
-                for point, values_of_run in self._of_run(cell, arrays, last, lens):
-                    self._update(f"{cell}.{point}", values_of_run, observers, piece)
                 valid = None if lens is None else np.arange(len(arrays["input"]))[:, None] < lens
+                for point, values_of_run in self._of_run(cell, arrays, last, lens, valid):
+                    self._update(f"{cell}.{point}", values_of_run, observers, piece)
                 for points in self.task.sites[cell].gate_points:
-                    if not all(f"{cell}.{p}" in observers for p in points):
-                        continue
-                    lows = np.min([arrays[p].min(axis=2) for p in points], axis=0)
-                    highs = np.max([arrays[p].max(axis=2) for p in points], axis=0)
-                    for point in points:
-                        observers[f"{cell}.{point}"].update_gates(lows, highs, valid, len(points))
+                    self._update_gates(cell, points, arrays, valid, observers)
+
+    def _update_gates(
+        self,
+        cell: str,
+        points: tuple[str, ...],
+        arrays: Mapping[str, Array],
+        valid: Array | None,
+        observers: Observers,
+    ) -> None:
+        names = tuple(f"{cell}.{p}" for p in points)
+        if names not in self._gates:
+            if not all(name in observers for name in names):
+                return
+            self._gates[names] = GateExtremes([observers[name] for name in names])
+        self._gates[names].update([arrays[p] for p in points], valid)
 
     def _reduce_custom(
         self, values: Sequence[Observed], outputs: Mapping[str, Any], observers: Observers, piece: Piece
@@ -233,12 +297,10 @@ class Runner:
             yield array, valid
 
     def _of_run(
-        self, cell: str, arrays: Mapping[str, Array], last: Array, lens: Array | None
+        self, cell: str, arrays: Mapping[str, Array], last: Array, lens: Array | None, valid: Array | None
     ) -> Iterator[tuple[str, Values]]:
         """Yields the values of one run of a cell by point, in the order of its steps."""
         site = self.task.sites[cell]
-        steps = len(arrays["input"])
-        valid = None if lens is None else np.arange(steps)[:, None] < lens
         for point, array in arrays.items():
             if point == "input":
                 yield point, Values(array[::-1] if site.flipped else array, valid, steps=False)
@@ -255,21 +317,12 @@ class Runner:
         self._last[cell] = last
 
     def _update(self, name: str, values: Values, observers: Observers, piece: Piece) -> None:
-        channels = name.endswith((".input", ".hidden"))
-        moments = self.task.moments and channels and values.array.shape[2] <= MOMENT_LIMIT
         if name not in observers:
+            channels = name.endswith((".input", ".hidden"))
+            moments = self.task.moments and channels and values.array.shape[2] <= MOMENT_LIMIT
             observers[name] = PointObserver(channels, moments, self.task.moments and name.endswith(SQUARES))
-        try:
-            observers[name].update(values)
-        except NotFiniteError:
-            which = f"sample {piece.first}"
-            if piece.samples > 1:
-                which = f"samples {piece.first} to {piece.first + piece.samples - 1}"
-            raise CompileError(
-                f"{which}: the model computes a value that is NaN or infinite at {name}.",
-                supported="finite numbers",
-                action="check the data; only padding beyond sequence_lens may hold anything",
-            ) from None
+        observers[name].update(values, self._count)
+        self._count += 1
 
 
 def _by_steps(array: Array, step: bool) -> Array:
@@ -301,7 +354,9 @@ def _runs(output: Any, value: Observed) -> list[Array]:
         return [a for a in (output if isinstance(output, list) else [output]) if a.size]
     arrays: list[Array] = []
     for array in output if isinstance(output, list) else [output]:
-        if array.ndim >= value.rank and (value.rank > 1 or array.size):
+        if array.ndim == value.rank > 1:
+            arrays.append(array)
+        elif array.ndim >= value.rank and (value.rank > 1 or array.size):
             outside = array.ndim - value.rank
             arrays.extend(array.reshape(math.prod(array.shape[:outside]), *array.shape[outside:]))
     return arrays

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +16,15 @@ from rnnqc.calibration.growing_histogram import GrowingHistogram
 from rnnqc.calibration.reproducible import ReproducibleSum
 from rnnqc.calibration.second_moment import ROWS, second_moment
 from rnnqc.data.statistics import FIX_POSITION_BITS, SPANS, GateAverages, PointStatistics
-from rnnqc.formats.percentile import CALLS, kth_smallest
+from rnnqc.formats.percentile import CALLS, kth_smallest_magnitudes
 
 Array = npt.NDArray[Any]
 PERCENT = 99.999
 """Brevitas' percentile of a call."""
 ENOUGH = 2**16
 """The number of values from which a reduction is worthwhile."""
+MOST_PARTS = 64
+"""The largest number of parts that are reduced together: each has a histogram of its own for that time."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,14 @@ class Values:
     begins: bool = True
 
 
+class Waiting(NamedTuple):
+    """Values `[T, B, K]` that are not added yet, the mask `[T, B]` of those that count, and their number."""
+
+    array: Array
+    valid: npt.NDArray[np.bool_] | None
+    number: int
+
+
 class NotFiniteError(ValueError):
     """A value is NaN or infinite."""
 
@@ -52,17 +63,26 @@ class SampleExtremes:
         self.count = 0
         self.low, self.high = ReproducibleSum(), ReproducibleSum()
 
-    def add(self, lows: Array, highs: Array, valid: Array | None, single: bool) -> None:
-        """Adds the extremes `[calls, B]` of samples; of the whole batch if a sample is a single value."""
+    def add(self, lows: Array, highs: Array, single: bool) -> None:
+        """Adds the extremes `[runs, calls, B]` of samples; of the whole batch if a sample is a single value."""
         if single:
-            mask = np.ones(lows.shape, bool) if valid is None else valid
-            lows = np.where(mask, lows, np.inf).min(axis=1)
-            highs = np.where(mask, highs, -np.inf).max(axis=1)
-        elif valid is not None:
+            lows, highs = lows.min(axis=2), highs.max(axis=2)
+        self.add_runs(lows.reshape(len(lows), -1), highs.reshape(len(highs), -1))
+
+    def add_padded(self, lows: Array, highs: Array, valid: Array, single: bool) -> None:
+        """Adds the extremes `[calls, B]` of samples in one run; those that are not `valid` `[calls, B]` are padding."""
+        if single:
+            lows = np.where(valid, lows, np.inf).min(axis=1)
+            highs = np.where(valid, highs, -np.inf).max(axis=1)
+        else:
             lows, highs = lows[valid], highs[valid]
+        self.add_runs(lows[None], highs[None])
+
+    def add_runs(self, lows: Array, highs: Array) -> None:
+        """Adds the extremes `[runs, samples]` of samples; those of each run are summed in float64 first."""
         self.count += lows.size
-        self.low.add(lows.astype(np.float64).sum())
-        self.high.add(highs.astype(np.float64).sum())
+        self.low.add_all(lows.astype(np.float64).sum(axis=1))
+        self.high.add_all(highs.astype(np.float64).sum(axis=1))
 
     def merge(self, other: SampleExtremes) -> None:
         """Adds the samples of another one."""
@@ -105,105 +125,167 @@ class PointObserver:
         self.channel_sum: ReproducibleSum | None = None
         self.channel_squares: ReproducibleSum | None = None
         self.moment: ReproducibleSum | None = None
-        self._waiting: list[tuple[Array, Array | None]] = []
+        self._calls_in_runs = 0
+        self._waiting: list[Waiting] = []
         self._waiting_size = 0
+        self._waiting_steps = True
+        self._parts: list[Array] = []
 
-    def update(self, values: Values) -> None:
+    def update(self, values: Values, number: int = 0) -> None:
         """Adds the values of one run; small runs wait for more of the same shape.
 
+        Args:
+            values: The values.
+            number: Tells them from others in `first_not_finite`.
+
         Raises:
-            NotFiniteError: A value outside padding is NaN or infinite.
+            NotFiniteError: A value outside padding, of this run or of one that waited, is NaN or infinite.
         """
         array, valid = values.array, values.valid
-        flat = array if valid is None else array[valid]
-        if flat.size == 0:
+        if not (array.size if valid is None else valid.any() and array.shape[2]):
             return
-        if not math.isfinite(float(flat.sum(dtype=np.float64))):
-            raise NotFiniteError
-        self._merge_shape(array.shape[1:] if values.steps else array.shape)
+        shape = array.shape[1:] if values.steps else array.shape
+        if shape != self.shape:
+            self._merge_shape(shape)
         self._count_calls(values)
-        if not values.steps and len(array) > 1:
-            self.flush()
-            self._reduce(array, valid, steps=False)
-            return
-        if valid is not None:
+        whole = not values.steps and len(array) > 1
+        if valid is not None and not whole:
             used = np.flatnonzero(valid.any(axis=1))
             array, valid = array[used], np.asarray(valid[used])
-        if self._waiting and self._waiting[0][0].shape[1:] != array.shape[1:]:
+        if self._waiting and (whole or self._waiting[0].array.shape[1:] != array.shape[1:]):
             self.flush()
-        self._waiting.append((array, valid))
+        self._waiting.append(Waiting(array, valid, number))
         self._waiting_size += array.size
-        if self._waiting_size >= ENOUGH:
+        self._waiting_steps = not whole
+        if whole or self._waiting_size >= ENOUGH:
             self.flush()
 
-    def update_gates(self, lows: Array, highs: Array, valid: Array | None, count: int) -> None:
-        """Adds the extremes `[T, B]` of one run over the same point of all `count` gates of the cell."""
-        if lows.size and (valid is None or valid.any()):
-            self.gates.setdefault(count, SampleExtremes()).add(lows, highs, valid, single=False)
+    def update_gates(self, lows: Array, highs: Array, count: int) -> None:
+        """Adds the extremes `[runs, samples]` over the same point of all `count` gates of the cell."""
+        if lows.size:
+            self.gates.setdefault(count, SampleExtremes()).add_runs(lows, highs)
 
     def _count_calls(self, values: Values) -> None:
+        if self._calls_in_runs == CALLS:
+            return
         used = len(values.array) if values.valid is None else int(values.valid.any(axis=1).sum())
-        calls = min(used if values.steps else 1, CALLS - sum(self.call_runs))
+        calls = min(used if values.steps else 1, CALLS - self._calls_in_runs)
+        self._calls_in_runs += calls
         if values.begins or not self.call_runs:
-            self.call_runs += [calls] if calls else []
+            self.call_runs.append(calls)
         else:
             self.call_runs[-1] += calls
 
     def flush(self) -> None:
-        """Adds the waiting values. The points in time of this affect the last bits of sums."""
+        """Ends a part, which has the waiting values; sums of a part are rounded, so this affects their last bits.
+
+        Parts of the same shape are reduced together, when they are many.
+
+        Raises:
+            NotFiniteError: A waiting value outside padding is NaN or infinite; then all go on waiting.
+        """
         if not self._waiting:
             return
-        arrays = [a for a, _ in self._waiting]
-        masks = [np.ones(a.shape[:2], np.bool_) if v is None else v for a, v in self._waiting]
-        padded = any(v is not None for _, v in self._waiting)
+        array, valid = _joined([w.array for w in self._waiting]), None
+        if any(w.valid is not None for w in self._waiting):
+            masks = [np.ones(w.array.shape[:2], np.bool_) if w.valid is None else w.valid for w in self._waiting]
+            valid = _joined(masks)
+        counted = array if valid is None else array[valid]
+        if not math.isfinite(float(counted.sum(dtype=np.float64))):
+            raise NotFiniteError
         self._waiting, self._waiting_size = [], 0
-        self._reduce(np.concatenate(arrays), np.concatenate(masks) if padded else None, steps=True)
-
-    def _reduce(self, array: Array, valid: Array | None, *, steps: bool) -> None:
-        wide = (array.reshape(-1, array.shape[2]) if valid is None else array[valid]).astype(np.float64)
-        low, high = float(wide.min()), float(wide.max())
-        self.low, self.high = min(self.low, low), max(self.high, high)
-        self.count += wide.size
-        self.rows += len(wide)
-        self.sum.add(wide.sum())
-        self.squares.add(np.square(wide).sum())
-        self.histogram.add(wide.ravel(), max(-low, high))
-        if self.channels:
-            self._update_channels(wide)
-        if self.squares_of_channels:
-            self._update_squares(wide)
+        if valid is not None or not self._waiting_steps or (self._parts and self._parts[0].shape != array.shape):
+            self._reduce_parts()
         if valid is not None:
-            array = np.where(valid[:, :, None], array, np.float32(0.0))
-        if steps:
-            self._update_calls(array, valid)
+            self._reduce_padded(array, valid)
+        elif not self._waiting_steps:
+            self._reduce_whole(array)
         else:
-            self._update_whole(array, valid)
+            self._parts.append(array)
+            if array.size * len(self._parts) >= ENOUGH or len(self._parts) == MOST_PARTS:
+                self._reduce_parts()
 
-    def _update_calls(self, array: Array, valid: Array | None) -> None:
-        """Adds steps of which each is a call."""
-        lows, highs = array.min(axis=2), array.max(axis=2)
-        self.samples.add(lows, highs, valid, array.shape[2] == 1)
-        self.calls += len(array)
-        for step in range(min(len(array), CALLS - len(self.call_percentiles))):
-            call = array[step] if valid is None else np.asarray(array[step])[valid[step]]
-            self.call_percentiles.append(call_percentile(call))
-        self._vote(array.reshape(len(array), -1))
+    def settle(self) -> None:
+        """Adds all values that wait.
 
-    def _update_whole(self, array: Array, valid: Array | None) -> None:
-        """Adds all steps together as one call."""
-        if valid is None:
-            lows, highs, used = array.min(axis=(0, 2)), array.max(axis=(0, 2)), None
-        else:
+        Raises:
+            NotFiniteError: One outside padding is NaN or infinite.
+        """
+        self.flush()
+        self._reduce_parts()
+
+    @property
+    def first_not_finite(self) -> int | None:
+        """The number of the first waiting values of which one outside padding is NaN or infinite; None without."""
+        for array, valid, number in self._waiting:
+            if not np.isfinite(array if valid is None else array[valid]).all():
+                return number
+        return None
+
+    def _reduce_parts(self) -> None:
+        """Reduces parts of which each step is a call, without padding."""
+        if not self._parts:
+            return
+        parts = stacked(self._parts)
+        self._parts = []
+        self._add_rows(parts.reshape(len(parts), -1, parts.shape[3]))
+        self.samples.add(parts.min(axis=3), parts.max(axis=3), single=parts.shape[3] == 1)
+        calls = parts.reshape(parts.shape[0] * parts.shape[1], -1)
+        self.calls += len(calls)
+        first = kth_smallest_magnitudes(calls[: CALLS - len(self.call_percentiles)], PERCENT)
+        self.call_percentiles += first.astype(np.float64).tolist()
+        self._vote(calls)
+
+    def _reduce_padded(self, array: Array, valid: Array) -> None:
+        """Reduces one part with padding: each step is a call, or the whole is one."""
+        self._add_rows(array[valid][None])
+        array = np.where(valid[:, :, None], array, np.float32(0.0))
+        if not self._waiting_steps:
             mask = valid[:, :, None]
             lows = np.where(mask, array, np.inf).min(axis=(0, 2))
             highs = np.where(mask, array, -np.inf).max(axis=(0, 2))
             used = np.asarray(valid.any(axis=0))[None]
-        self.samples.add(lows[None], highs[None], used, array.shape[0] * array.shape[2] == 1)
+            self.samples.add_padded(lows[None], highs[None], used, array.shape[0] * array.shape[2] == 1)
+            self._add_call(array[valid])
+            array = array[valid.any(axis=1)]
+        else:
+            self.samples.add_padded(array.min(axis=2), array.max(axis=2), valid, array.shape[2] == 1)
+            self.calls += len(array)
+            first = CALLS - len(self.call_percentiles)
+            pairs = zip(array[:first], valid[:first], strict=True)
+            self.call_percentiles += [call_percentile(call[rows]) for call, rows in pairs]
+        self._vote(array.reshape(len(array), -1))
+
+    def _reduce_whole(self, array: Array) -> None:
+        """Reduces one part that is one call, without padding."""
+        self._add_rows(array.reshape(1, -1, array.shape[2]))
+        lows, highs = array.min(axis=(0, 2)), array.max(axis=(0, 2))
+        self.samples.add(lows[None, None], highs[None, None], single=array.shape[0] * array.shape[2] == 1)
+        self._add_call(array)
+        self._vote(array.reshape(len(array), -1))
+
+    def _add_call(self, values: Array) -> None:
+        """Adds one call."""
         self.calls += 1
         if len(self.call_percentiles) < CALLS:
-            self.call_percentiles.append(call_percentile(array if valid is None else array[valid]))
-        voting = array if valid is None else array[valid.any(axis=1)]
-        self._vote(voting.reshape(len(voting), -1))
+            self.call_percentiles.append(call_percentile(values))
+
+    def _add_rows(self, parts: Array) -> None:
+        """Adds rows of channels, `[parts, rows, K]`; each part is summed in float64 first."""
+        rows = parts.astype(np.float64)
+        flat = rows.reshape(len(rows), -1)
+        low, high = flat.min(axis=1), flat.max(axis=1)
+        self.low, self.high = min(self.low, *low.tolist()), max(self.high, *high.tolist())
+        self.count += rows.size
+        self.rows += rows.shape[0] * rows.shape[1]
+        squares = np.square(rows)
+        self.sum.add_all(flat.sum(axis=1))
+        self.squares.add_all(squares.reshape(flat.shape).sum(axis=1))
+        self.histogram.add_parts(flat, np.maximum(-low, high))
+        if self.channels:
+            self._update_channels(rows)
+        if self.squares_of_channels:
+            self._update_squares(rows, squares)
 
     def _vote(self, calls: Array) -> None:
         found = fix_positions_of_calls(calls, FIX_POSITION_BITS, SPANS["mse"])
@@ -211,30 +293,32 @@ class PointObserver:
             for kind, positions in kinds.items():
                 self.fix_positions[bits, kind].update(positions.tolist())
 
-    def _update_channels(self, rows: Array) -> None:
-        size = rows.shape[1]
-        largest = np.maximum(rows.max(axis=0), -rows.min(axis=0))
+    def _update_channels(self, parts: Array) -> None:
+        """Adds rows of channels, `[parts, rows, K]`."""
+        size = parts.shape[2]
+        largest = np.maximum(parts.max(axis=1), -parts.min(axis=1))
         if self.channel_max is None or self.channel_sum is None:
-            self.channel_max, self.channel_sum = largest, ReproducibleSum((size,))
-        else:
-            self.channel_max = np.maximum(self.channel_max, largest)
-        self.channel_sum.add(rows.sum(axis=0))
+            self.channel_max, self.channel_sum = largest[0], ReproducibleSum((size,))
+        self.channel_max = np.maximum.reduce([self.channel_max, *largest])
+        self.channel_sum.add_all(parts.sum(axis=1))
         if self.moments:
             if self.moment is None:
                 self.moment = ReproducibleSum((size, size), limbs=2)
-            for start in range(0, len(rows), ROWS):
-                self.moment.add(second_moment(rows[start : start + ROWS]))
+            for rows in parts:
+                for start in range(0, len(rows), ROWS):
+                    self.moment.add(second_moment(rows[start : start + ROWS]))
 
-    def _update_squares(self, rows: Array) -> None:
+    def _update_squares(self, parts: Array, squares: Array) -> None:
+        """Adds rows of channels, `[parts, rows, K]`, and their squares."""
         if self.channel_sum is None or self.channel_squares is None:
-            self.channel_sum, self.channel_squares = (ReproducibleSum((rows.shape[1],)) for _ in range(2))
-        self.channel_sum.add(rows.sum(axis=0))
-        self.channel_squares.add(np.square(rows).sum(axis=0))
+            self.channel_sum, self.channel_squares = (ReproducibleSum((parts.shape[2],)) for _ in range(2))
+        self.channel_sum.add_all(parts.sum(axis=1))
+        self.channel_squares.add_all(squares.sum(axis=1))
 
     def merge(self, other: PointObserver) -> None:
         """Adds the values of an observer of later pieces."""
-        self.flush()
-        other.flush()
+        self.settle()
+        other.settle()
         self._merge_shape(other.shape)
         self.count += other.count
         self.calls += other.calls
@@ -247,6 +331,7 @@ class PointObserver:
             getattr(self, name).merge(getattr(other, name))
         self.call_percentiles += other.call_percentiles[: CALLS - len(self.call_percentiles)]
         self.call_runs = _first(CALLS, [*self.call_runs, *other.call_runs])
+        self._calls_in_runs = sum(self.call_runs)
         for key, votes in other.fix_positions.items():
             self.fix_positions[key].update(votes)
         if other.channel_max is not None:
@@ -266,7 +351,7 @@ class PointObserver:
     @property
     def statistics(self) -> PointStatistics | None:
         """The statistics; None if there were no values."""
-        self.flush()
+        self.settle()
         if not self.count:
             return None
         mean = min(max(float(self.sum.value) / self.count, self.low), self.high)
@@ -317,4 +402,14 @@ def _first(most: int, runs: list[int]) -> list[int]:
 
 def call_percentile(values: Array) -> float:
     """Returns the 99.999 percentile of the magnitudes of a call's values."""
-    return kth_smallest(np.abs(values), PERCENT)
+    return float(kth_smallest_magnitudes(values.reshape(1, -1), PERCENT)[0])
+
+
+def _joined(arrays: Sequence[Array]) -> Array:
+    """Joins arrays along the first axis, in C order; no copy of a single one in that order."""
+    return np.ascontiguousarray(arrays[0]) if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def stacked(arrays: Sequence[Array]) -> Array:
+    """Stacks arrays of one shape; no copy of a single one."""
+    return arrays[0][None] if len(arrays) == 1 else np.stack(arrays)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from rnnqc.formats.scales import times_power_of_two
+
 Array = npt.NDArray[Any]
 LIMB_BITS = 30
 _HUGE = 1000
-"""From this exponent on, a rounded-up digit may be too large for a float64."""
+"""From this exponent of a sum on, a rounded-up digit may be too large for a float64."""
 
 
 class ReproducibleSum:
@@ -37,18 +39,28 @@ class ReproducibleSum:
     def add(self, term: npt.ArrayLike) -> None:
         """Adds a finite array."""
         rest = np.array(term, np.float64)
-        largest = float(max(rest.max(), -rest.min())) if rest.size else 0.0
-        if largest == 0.0:
+        top = self._top_for(rest)
+        if top is None:
             return
-        exponent = math.frexp(largest)[1]  # largest < 2**exponent
-        top = self._raise_to(-(-(exponent - LIMB_BITS + 1) // LIMB_BITS) * LIMB_BITS)
-        if not rest.ndim and exponent < _HUGE:
+        if not rest.ndim and top + LIMB_BITS <= _HUGE:
             self._add_number(float(rest), top)
             return
-        for k, limb in enumerate(self.limbs):
-            digits = np.rint(np.ldexp(rest, LIMB_BITS * k - top))
-            limb += digits.astype(np.int64)
-            rest -= np.ldexp(digits, top - LIMB_BITS * k)
+        for limb, digits in zip(self.limbs, _digits(rest, top, len(self.limbs)), strict=True):
+            limb += digits
+
+    def add_all(self, terms: npt.NDArray[np.float64]) -> None:
+        """Adds many terms: the slices of `terms` along its first axis."""
+        top = self._top_for(terms)
+        if top is not None:
+            for limb, digits in zip(self.limbs, _digits(terms.copy(), top, len(self.limbs)), strict=True):
+                limb += digits.sum(axis=0)
+
+    def add_at(self, index: npt.NDArray[np.int64], numbers: npt.NDArray[np.float64]) -> None:
+        """Adds `numbers[k]` to element `index[k]` of a vector, which may occur several times."""
+        top = self._top_for(numbers)
+        if top is not None:
+            for limb, digits in zip(self.limbs, _digits(numbers.copy(), top, len(self.limbs)), strict=True):
+                np.add.at(limb, index, digits)
 
     def _add_number(self, rest: float, top: int) -> None:
         """Adds a number as `add` does, but without arrays: the same steps, each exact or rounded as in IEEE 754."""
@@ -74,11 +86,19 @@ class ReproducibleSum:
                 total = total + np.ldexp(limb.astype(np.float64), self.top - LIMB_BITS * k)
         return total
 
-    def regroup(self, index: npt.NDArray[np.intp], size: int) -> None:
+    def regroup(self, index: npt.NDArray[np.int64], size: int) -> None:
         """Sums elements of a vector: element k is added to `index[k]` of a vector of `size`."""
         for k, limb in enumerate(self.limbs):
             self.limbs[k] = np.zeros(size, np.int64)
             np.add.at(self.limbs[k], index, limb)
+
+    def _top_for(self, terms: Array) -> int | None:
+        """Raises `self.top` to what `terms` need, and returns it; None if all are zero."""
+        largest = float(max(terms.max(), -terms.min())) if terms.size else 0.0
+        if largest == 0.0:
+            return None
+        exponent = math.frexp(largest)[1]  # largest < 2**exponent
+        return self._raise_to(-(-(exponent - LIMB_BITS + 1) // LIMB_BITS) * LIMB_BITS)
 
     def _raise_to(self, top: int) -> int:
         """Raises `self.top` to at least `top`, and returns it."""
@@ -90,3 +110,12 @@ class ReproducibleSum:
             self.limbs = [*fresh, *self.limbs[: len(self.limbs) - shift]]
             self.top = top
         return self.top
+
+
+def _digits(rest: npt.NDArray[np.float64], top: int, count: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Yields the digits of finite terms below `2**(top + 29)`, the first ones first; overwrites `rest`."""
+    for k in range(count):
+        digits = np.rint(times_power_of_two(rest, LIMB_BITS * k - top))
+        yield digits.astype(np.int64)
+        if k + 1 < count:
+            rest -= times_power_of_two(digits, top - LIMB_BITS * k)

@@ -13,6 +13,7 @@ import onnxruntime as ort
 from onnx import TensorProto, helper
 
 from rnnqc.evaluation.evaluate import make_session
+from rnnqc.formats.scales import times_power_of_two
 
 Array = npt.NDArray[Any]
 BITS, ROWS = 20, 4096
@@ -27,10 +28,10 @@ def second_moment(rows: Array) -> Array:
     if len(rows) > ROWS:
         raise ValueError(f"{len(rows)} rows")
     exponent = math.frexp(float(np.abs(rows).max(initial=0.0)))[1]
-    codes = np.rint(np.ldexp(rows, BITS - exponent))
+    codes = np.rint(times_power_of_two(rows, BITS - exponent))
     # numpy's matmul uses all processors, and takes a hundred times as long where they are busy.
     product = _session().run(None, {"x": codes})[0]
-    return np.asarray(np.ldexp(product, 2 * (exponent - BITS)))
+    return times_power_of_two(product, 2 * (exponent - BITS))
 
 
 @functools.cache

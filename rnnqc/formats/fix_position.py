@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from rnnqc.errors import CompileError
 from rnnqc.formats.rounding import Rounding, round_to_integer
+from rnnqc.formats.scales import times_power_of_two
 
+Vector = npt.NDArray[np.float64]
 CANDIDATES = 5
 """The number of fix positions tried, from the one where nothing saturates upwards."""
 
@@ -55,28 +58,47 @@ def fix_position(
             f"bits = {bits}, candidates = {candidates} make no search for a fix position.",
             supported="2 to 32 bits, at least one candidate",
         )
-    rows = x.reshape(1, -1)
-    found = widest_positions(rows, bits)
+    calls = Calls.of(x.reshape(1, -1))
+    found = widest_positions(calls, bits)
     if candidates > 1:
-        found = best_positions(np.ldexp(rows, found[:, None]), found, bits, candidates, rounding)
+        found = best_positions(calls, found, bits, candidates, rounding)
     best = int(found[0])
     return best if largest is None else min(best, largest)
 
 
-def widest_positions(rows: npt.NDArray[np.float64], bits: int) -> npt.NDArray[np.int64]:
-    """Returns for each of `rows` `[calls, n]` the highest position at which no value is more than half a step outside.
+class Calls(NamedTuple):
+    """The values of many calls.
+
+    Attributes:
+        values: `[calls, n]`.
+        low: The smallest value of each call, `[calls]`.
+        high: The largest.
+    """
+
+    values: Vector
+    low: Vector
+    high: Vector
+
+    @classmethod
+    def of(cls, values: Vector) -> Calls:
+        """Makes calls of `values` `[calls, n]`."""
+        return cls(values, values.min(axis=1), values.max(axis=1))
+
+
+def widest_positions(calls: Calls, bits: int) -> npt.NDArray[np.int64]:
+    """Returns the highest position of each call at which no value is more than half a step outside.
 
     Returns:
         `floor(log2(1 / step))`, computed exactly, with the least such step; 0 if all values are zero; `[calls]`.
     """
     half = 2 ** (bits - 1)
-    step = np.maximum(rows.min(axis=1) / (-half - 0.5), rows.max(axis=1) / (half - 0.5))
+    step = np.maximum(calls.low / (-half - 0.5), calls.high / (half - 0.5))
     mantissa, exponent = np.frexp(step)
     return np.asarray(np.where(mantissa == 0.5, 1 - exponent, -exponent), np.int64)
 
 
 def best_positions(
-    units: npt.NDArray[np.float64],
+    calls: Calls,
     widest: npt.NDArray[np.int64],
     bits: int,
     candidates: int,
@@ -84,31 +106,73 @@ def best_positions(
 ) -> npt.NDArray[np.int64]:
     """Returns for each call the position with the least sum of squared errors, the lowest of equals.
 
+    Errors are computed only where the saturation of the extremes alone does not exceed the least error so far: a finer
+    position saturates more.
+
     Args:
-        units: Values times `2**widest`, `[calls, n]`.
+        calls: Their values.
         widest: The first candidate of each call.
         bits: Width of a quantized value.
         candidates: How many positions are tried.
         rounding: How reals become integers.
     """
-    errors = np.empty((candidates, len(units)))
-    for k in range(candidates):
-        errors[k] = _squared_errors(units, bits, k, rounding)
-    return np.asarray(widest + np.argmin(errors, axis=0))
+    low, high = np.ldexp(calls.low, widest), np.ldexp(calls.high, widest)
+    worst = 0.5 if rounding in _NEAREST else 1.0
+    least = np.full(len(widest), calls.values.shape[1] * worst**2)
+    undecided = np.flatnonzero(_saturation(low, high, bits, 1) < least)
+    units = times_power_of_two(_rows(calls.values, undecided), widest[undecided][:, None])
+    least[undecided] = _squared_errors(units, bits, 0, rounding)
+    shifts = np.zeros_like(widest)
+    for k in range(1, candidates):
+        near = np.flatnonzero(_saturation(low[undecided], high[undecided], bits, k) < least[undecided])
+        undecided, units = undecided[near], _rows(units, near)
+        if not undecided.size:
+            break
+        errors = _squared_errors(units, bits, k, rounding)
+        better = errors < least[undecided]
+        least[undecided[better]], shifts[undecided[better]] = errors[better], k
+    return widest + shifts
 
 
-def _squared_errors(
-    units: npt.NDArray[np.float64], bits: int, shift: int, rounding: Rounding
-) -> npt.NDArray[np.float64]:
+def _rows(array: Vector, chosen: npt.NDArray[np.intp]) -> Vector:
+    """Returns some rows, in order; no copy if these are all."""
+    return array if chosen.size == len(array) else array[chosen]
+
+
+_NEAREST = (
+    Rounding.HALF_EVEN,
+    Rounding.HALF_AWAY,
+    Rounding.HALF_UP,
+    Rounding.HALF_EVEN_UP,
+    Rounding.HALF_TOWARD_ZERO,
+)
+_SURELY = 1.0 - 2.0**-20
+"""More than the roundings in a sum of squares can take away."""
+
+
+def _saturation(low: Vector, high: Vector, bits: int, shift: int) -> Vector:
+    """Returns less than the squared errors that the two extremes of each call contribute by saturation.
+
+    Args:
+        low: The smallest value of each call in steps of the first candidate, `[calls]`.
+        high: The largest.
+        bits: Width of a quantized value.
+        shift: How many bits finer the candidate is.
+    """
+    half, step = 2.0 ** (bits - 1), 2.0**-shift
+    above = np.maximum(high - (half - 1.0) * step, 0.0)
+    below = np.maximum(-half * step - low, 0.0)
+    return np.asarray((np.square(above) + np.square(below)) * _SURELY)
+
+
+def _squared_errors(units: Vector, bits: int, shift: int, rounding: Rounding) -> Vector:
     """Returns squared errors `[calls]` of quantized values that are `shift` bits finer than `units` `[calls, n]`."""
-    fine = units * 2.0**shift
-    codes = round_to_integer(fine, rounding)
+    fine = units * 2.0**shift if shift else units
+    errors = round_to_integer(fine, rounding)
     half = 2.0 ** (bits - 1)
-    np.maximum(codes, -half, out=codes)
-    np.minimum(codes, half - 1, out=codes)
-    codes -= fine
-    codes *= 2.0**-shift
-    return np.asarray(np.einsum("ij,ij->i", codes, codes))
+    np.clip(errors, -half, half - 1, out=errors)
+    errors -= fine
+    return np.asarray(np.einsum("ij,ij->i", errors, errors) * 4.0**-shift)
 
 
 def mode_of(history: Mapping[int, int]) -> int:

@@ -12,6 +12,8 @@ MULTIPLIER_BITS = 24
 """The widest integer multiplier of a scale A / 2**n that float32 holds."""
 SMALLEST_BOUND = 2.0**-100
 """Smaller bounds count as zero, so that a scale and all values derived from it stay normal float32 numbers."""
+NORMAL_EXPONENT = 1000
+"""Up to this magnitude of n, `2**n` is a normal float64."""
 
 
 def symmetric_scale(bound: npt.ArrayLike, bits: int) -> npt.NDArray[np.float64]:
@@ -29,6 +31,21 @@ def power_of_two_from(scale: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Rounds `scale` up to a power of two, elementwise; positive numbers."""
     mantissa, exponent = np.frexp(np.asarray(scale, np.float64))
     return np.asarray(np.ldexp(1.0, np.where(mantissa == 0.5, exponent - 1, exponent)))
+
+
+def times_power_of_two(
+    values: npt.NDArray[np.float64], exponent: int | npt.NDArray[np.integer[Any]]
+) -> npt.NDArray[np.float64]:
+    """Returns `np.ldexp(values, exponent)`, bit for bit, and several times faster for usual exponents.
+
+    Args:
+        values: Any shape.
+        exponent: One for all values, or an array that broadcasts to them.
+    """
+    largest = abs(exponent) if isinstance(exponent, int) else np.abs(exponent).max(initial=0)
+    if largest > NORMAL_EXPONENT:
+        return np.asarray(np.ldexp(values, exponent))
+    return np.asarray(values * (math.ldexp(1.0, exponent) if isinstance(exponent, int) else np.ldexp(1.0, exponent)))
 
 
 def multiplier_and_shift(scale: npt.ArrayLike, bits: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -362,10 +362,13 @@ def test_nothing_and_padding_alone_are_no_statistics() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_refused_and_leaves_nothing(value: float) -> None:
+def test_what_is_not_finite_is_refused_and_adds_nothing(value: float) -> None:
     observer = PointObserver()
     array = np.ones((2, 1, 3), np.float32)
+    observer.update(Values(array), 4)
+    array = array.copy()
     array[1, 0, 2] = value
+    observer.update(Values(array), 7)
     with pytest.raises(NotFiniteError):
-        observer.update(Values(array))
-    assert observer.statistics is None
+        observer.flush()
+    assert observer.count == 0 and observer.first_not_finite == 7

@@ -93,11 +93,11 @@ def _ramp(runs: list[int], start: int, sequence: bool = False) -> PointStatistic
 def test_all_gates_of_a_cell_are_one_tensor() -> None:
     """A sample has its least value in one of the gates; part of them are points as any others."""
     gates = np.stack(PARTS).astype(np.float32)
-    extremes = gates.min(axis=(0, 3)), gates.max(axis=(0, 3))
+    extremes = gates.min(axis=(0, 3)).reshape(1, -1), gates.max(axis=(0, 3)).reshape(1, -1)
     observers = [PointObserver() for _ in PARTS]
     for observer, array in zip(observers, gates, strict=True):
         observer.update(Values(array))
-        observer.update_gates(*extremes, None, len(PARTS))
+        observer.update_gates(*extremes, len(PARTS))
     found = [o.statistics for o in observers]
     points = [p for p in found if p is not None]
     merged = merge_for_sharing([*points, *points], ["a"] * 3 + ["b"] * 3)
