@@ -13,6 +13,8 @@ from rnnqc.formats.scales import times_power_of_two
 
 Array = npt.NDArray[Any]
 LIMB_BITS = 30
+BLOCK = 2**14
+"""Elements at a time, to stay in the cache."""
 _HUGE = 1000
 """From this exponent of a sum on, a rounded-up digit may be too large for a float64."""
 
@@ -38,15 +40,18 @@ class ReproducibleSum:
 
     def add(self, term: npt.ArrayLike) -> None:
         """Adds a finite array."""
-        rest = np.array(term, np.float64)
-        top = self._top_for(rest)
+        given = np.asarray(term, np.float64)
+        top = self._top_for(given)
         if top is None:
             return
-        if not rest.ndim and top + LIMB_BITS <= _HUGE:
-            self._add_number(float(rest), top)
+        if not given.ndim and top + LIMB_BITS <= _HUGE:
+            self._add_number(float(given), top)
             return
-        for limb, digits in zip(self.limbs, _digits(rest, top, len(self.limbs)), strict=True):
-            limb += digits
+        for start in range(0, given.size, BLOCK):
+            part = slice(start, start + BLOCK)
+            rest = given.reshape(-1)[part].copy()
+            for limb, digits in zip(self.limbs, _digits(rest, top, len(self.limbs)), strict=True):
+                limb.reshape(-1)[part] += digits
 
     def add_all(self, terms: npt.NDArray[np.float64]) -> None:
         """Adds many terms: the slices of `terms` along its first axis."""
