@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.formats.compensation import Lattice, compensate
+from rnnqc.formats.compensation import Lattice, compensate_once
 from rnnqc.formats.scales import power_of_two_from, symmetric_scale
 from rnnqc.formats.weights import blocks
 from rnnqc.ir import Model, Value, constant_array, safe_name
@@ -111,7 +111,7 @@ def _compensated(
     step = matrix(scale.astype(np.float64))
     top, rows = np.full(step.shape, float(LARGEST)), np.arange(len(step))
     lattice = Lattice(step, -top, top, np.zeros(step.shape), rows, np.ones(len(rows), np.int64))
-    codes = compensate(matrix(array.reshape(groups.shape)), matrix(values), lattice, multiplied.moment)
+    codes = compensate_once(matrix(array.reshape(groups.shape)), matrix(values), lattice, multiplied.moment)
     return layout.weight(codes).reshape(groups.shape).astype(np.int8)
 
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from rnnqc.formats.codebooks import VALUES
 from rnnqc.formats.format import Format
+from rnnqc.formats.known_results import KnownResults
 from rnnqc.formats.rounding import Rounding, round_to_integer
 from rnnqc.formats.weights import group_multipliers, quantize_codebooks, quantize_matrix, quantize_with_multipliers
 
@@ -212,6 +213,16 @@ def compensate(
     return codes
 
 
+_COMPENSATED = KnownResults(2**25)
+
+
+def compensate_once(array: npt.ArrayLike, plain: npt.ArrayLike, lattice: Choices, moment: npt.ArrayLike) -> IntArray:
+    """Returns what `compensate` returns, and computes it once: a search lowers the same matrices many times."""
+    w, rounded, g = np.asarray(array), np.asarray(plain), np.asarray(moment)
+    parts = [w, rounded, type(lattice).__name__, *(v for _, v in sorted(vars(lattice).items())), g]
+    return _COMPENSATED.of(parts, lambda: compensate(w, rounded, lattice, g))
+
+
 def compensate_matrix(
     format_: Format, array: FloatArray, moment: npt.ArrayLike, narrow_bits: int | None = None
 ) -> npt.NDArray[Any]:
@@ -230,7 +241,7 @@ def compensate_matrix(
         top = 2 ** (narrow_bits - 1) - 1
         limit = np.where(np.abs(plain.astype(np.int64)).max(axis=0) <= top, top, format_.maximum)
     lattice = Lattice.of_format(format_, array.shape, limit)
-    return compensate(array, plain, lattice, moment).astype(format_.dtype)
+    return compensate_once(array, plain, lattice, moment).astype(format_.dtype)
 
 
 def compensate_groups(
@@ -250,7 +261,7 @@ def compensate_groups(
     plain = quantize_with_multipliers(array, scale, bits, group_size, rounding, multipliers)
     factors = multipliers[np.arange(len(array)) // group_size].astype(np.int64)
     lattice = Lattice.of_groups(scale, multipliers, bits, group_size, len(array))
-    return (compensate(array, plain // factors, lattice, moment) * factors).astype(np.int8)
+    return (compensate_once(array, plain // factors, lattice, moment) * factors).astype(np.int8)
 
 
 def compensate_codebooks(
@@ -271,7 +282,7 @@ def compensate_codebooks(
     part = np.arange(len(array)) // group_size
 
     def made(plain: npt.NDArray[np.int8], chosen: IntArray) -> IntArray:
-        return compensate(array, plain, Codebooks(step, VALUES[chosen].astype(np.float64), part), moment)
+        return compensate_once(array, plain, Codebooks(step, VALUES[chosen].astype(np.float64), part), moment)
 
     codes = made(*quantize_codebooks(array, scale, group_size))
     g = _normalized(moment)
