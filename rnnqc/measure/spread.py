@@ -25,24 +25,24 @@ class Spread:
         self._apart = True
         self._precision = 0.0
 
-    def add(self, x: Array, finite: Array, dtype: np.dtype[Any], *, apart: bool) -> None:
+    def add(self, x: Array, finite: Array | None, dtype: np.dtype[Any], *, apart: bool) -> None:
         """Adds the values of one call, float64.
 
         Args:
             x: The values.
-            finite: Which of them count.
+            finite: Which of them count; None if all do.
             dtype: The type that they came in.
             apart: Whether the last axis is channels rather than time.
         """
         if dtype.kind == "f":
             self._precision = max(self._precision, float(np.finfo(dtype).eps))
-        self._all.add(x.reshape(-1, 1), finite.reshape(-1, 1))
+        self._all.add(x.reshape(-1, 1), None if finite is None else finite.reshape(-1, 1))
         size = x.shape[-1] if apart and x.ndim > 1 else 0
         if self._channels is None:
             self._channels = _Moments(size)
         self._apart &= size > 1 and size == self._channels.size
         if self._apart:
-            self._channels.add(x.reshape(-1, size), finite.reshape(-1, size))
+            self._channels.add(x.reshape(-1, size), None if finite is None else finite.reshape(-1, size))
 
     @property
     def deviation(self) -> float:
@@ -60,11 +60,15 @@ class _Moments:
         self.size = size
         self._count, self._mean, self._squares = np.zeros(size), np.zeros(size), np.zeros(size)
 
-    def add(self, x: Array, finite: Array) -> None:
-        """Adds values `[n, channels]`; only finite ones count."""
-        more = finite.sum(axis=0, dtype=np.float64)
-        mean = np.where(finite, x, 0.0).sum(axis=0) / np.maximum(more, 1.0)
-        squares = np.square(np.where(finite, x - mean, 0.0)).sum(axis=0)
+    def add(self, x: Array, finite: Array | None) -> None:
+        """Adds values `[n, channels]`; only finite ones count, or all."""
+        if finite is None:
+            more, counted = np.full(x.shape[1], float(len(x))), x
+        else:
+            more, counted = finite.sum(axis=0, dtype=np.float64), np.where(finite, x, 0.0)
+        mean = counted.sum(axis=0) / np.maximum(more, 1.0)
+        apart = x - mean if finite is None else np.where(finite, x - mean, 0.0)
+        squares = np.square(apart, out=apart).sum(axis=0)
         count = np.maximum(self._count + more, 1.0)
         shift = mean - self._mean
         self._squares += squares + np.square(shift) * self._count * more / count

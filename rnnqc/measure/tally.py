@@ -91,7 +91,8 @@ class OutputTally:
         """
         if restart or not self._stream:
             self._offset = 0
-        self._same_bits &= reference.dtype == candidate.dtype and reference.tobytes() == candidate.tobytes()
+        if self._same_bits:
+            self._same_bits = reference.dtype == candidate.dtype and reference.tobytes() == candidate.tobytes()
         self._whole &= reference.dtype.kind in "iub"
         x, y = _numbers(reference), _numbers(candidate)
         if x is not None and y is not None:
@@ -100,15 +101,17 @@ class OutputTally:
             varying = self._unlike_first(reference)
             x, y = np.zeros(reference.shape), (reference != candidate).astype(np.float64)
             reference, candidate = x, y
-        equal = (reference == candidate) | (np.isnan(x) & np.isnan(y))
-        unlike = unlike_values(x, y)
-        if unlike.any() and not self._unlike:
-            index = [int(k) for k in np.argwhere(unlike)[0]]
-            self._first_unlike = f"call {self._calls}, {index}: {x[tuple(index)]:g} and {y[tuple(index)]:g}"
-        self._unlike += int(np.count_nonzero(unlike))
-        self._spread.add(varying, np.isfinite(x) & np.isfinite(y), reference.dtype, apart=self._axis != x.ndim - 1)
+        equal = np.asarray(reference == candidate)
+        finite = np.isfinite(x) & np.isfinite(y)
+        all_finite = bool(finite.all())
+        every = all_finite and x.flags.c_contiguous and y.flags.c_contiguous  # then large outputs need fewer copies
+        if not all_finite:
+            equal |= np.isnan(x) & np.isnan(y)
+            self._count_unlike(x, y)
+        self._spread.add(varying, None if every else finite, reference.dtype, apart=self._axis != x.ndim - 1)
         start = self._offset
-        rows = self._rows.add(start, in_steps(x, self._axis), in_steps(y, self._axis), in_steps(equal, self._axis))
+        steps = (in_steps(a, self._axis) for a in (x, y, equal))
+        rows = self._rows.add(start, *steps, finite=every)
         if self._grid is not None and not self._grid.add(
             start, in_steps(x, self._axis), in_steps(y, self._axis), candidate.dtype
         ):
@@ -116,6 +119,13 @@ class OutputTally:
         self._single &= rows == 1
         self._offset += rows if self._axis is not None or self._stream else 0
         self._calls += 1
+
+    def _count_unlike(self, x: Array, y: Array) -> None:
+        unlike = unlike_values(x, y)
+        if unlike.any() and not self._unlike:
+            index = [int(k) for k in np.argwhere(unlike)[0]]
+            self._first_unlike = f"call {self._calls}, {index}: {x[tuple(index)]:g} and {y[tuple(index)]:g}"
+        self._unlike += int(np.count_nonzero(unlike))
 
     def _unlike_first(self, texts: Array) -> Array:
         """Where texts are not the first one of all."""
@@ -219,20 +229,33 @@ class _Rows:
         self._signal, self._noise, self._dot, self._other, self._max = (np.zeros(0) for _ in range(5))
         self._sum = np.zeros(0)
 
-    def add(self, start: int, x: Array, y: Array, equal: Array) -> int:
-        """Adds steps from `start` on, `[steps, values]`; returns their number."""
+    def add(self, start: int, x: Array, y: Array, equal: Array, *, finite: bool) -> int:
+        """Adds steps from `start` on, `[steps, values]`; returns their number.
+
+        Args:
+            start: The first step.
+            x: Values of the first model.
+            y: Values of the second one.
+            equal: Which are equal.
+            finite: Whether all are known to be finite.
+        """
         stop = start + len(x)
         self._grow(stop)
         at = slice(start, stop)
-        finite = np.isfinite(x) & np.isfinite(y)
-        a, b = np.where(finite, x, 0.0), np.where(finite, y, 0.0)
+        a, b = x, y
+        if not finite:
+            counted = np.isfinite(x) & np.isfinite(y)
+            a, b = np.where(counted, x, 0.0), np.where(counted, y, 0.0)
         difference = a - b
         self._sum[at] += a.sum(axis=1)
         self._signal[at] += np.einsum("ij,ij->i", a, a)
         self._noise[at] += np.einsum("ij,ij->i", difference, difference)
         self._dot[at] += np.einsum("ij,ij->i", a, b)
         self._other[at] += np.einsum("ij,ij->i", b, b)
-        largest = np.where(finite | equal, np.abs(difference), np.inf).max(axis=1, initial=0.0)
+        np.abs(difference, out=difference)
+        if not finite:
+            difference = np.where(counted | equal, difference, np.inf)
+        largest = difference.max(axis=1, initial=0.0)
         self._max[at] = np.maximum(self._max[at], largest)
         self._equal[at] += np.count_nonzero(equal, axis=1)
         self._count[at] += x.shape[1]
