@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from rnnqc.codes import Code, told
 from rnnqc.commands.shared.arguments import OK, Commands, add_command, add_data, add_state, byte_count, document, number
-from rnnqc.commands.shared.terminal import colored, err, escape, out, progress_bar, tell
+from rnnqc.commands.shared.terminal import colored, err, escape, inform, out, progress_bar, tell
 from rnnqc.errors import UsageError
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def run(a: argparse.Namespace) -> int:
         made = report(
             a.float_model, a.quantized_model, a.data, state=a.state, stats=a.stats, samples=a.num_samples,
             models=bounds.models, seconds=bounds.seconds, times=a.time, metric=a.metric, progress=update,
+            notify=inform,
         )  # fmt: skip
     evidence = made.evidence
     text = made.html.encode()

@@ -12,6 +12,7 @@ from rnnqc.commands.shared.arguments import (
     CHECK_FAILED,
     OK,
     Commands,
+    add_bindings,
     add_command,
     add_data,
     add_state,
@@ -20,11 +21,14 @@ from rnnqc.commands.shared.arguments import (
     document,
     milliseconds,
     number,
+    pairs,
+    values,
 )
 from rnnqc.commands.shared.terminal import colored, err, escape, inform, new_table, out, progress_bar, tell
 from rnnqc.errors import UsageError, explained
 
 if TYPE_CHECKING:
+    from rnnqc.codes import Told
     from rnnqc.search.tuned import Tuned
 
 SINGLE, COMBINED = "measuring single changes, models", "combining the best changes, models"
@@ -76,6 +80,7 @@ def add(commands: Commands) -> None:
         help="int8: store embeddings, linear layers and convolutions as int8, and search linear layers, too",
     )  # fmt: skip
     add_state(parser)
+    add_bindings(parser)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.set_defaults(command=run)
 
@@ -92,7 +97,12 @@ def run(a: argparse.Namespace) -> int:
         check_writable(path, [a.model, a.data, a.stats, a.recipe])
         if path.suffix != suffix:
             raise UsageError(f"{option} {path}: is no {suffix} file.", supported=f"a name that ends in {suffix}")
+    early: list[Told] = []
     with progress_bar("loading the model and the data") as update:
+
+        def notify(message: Told) -> None:
+            tell(message)
+            early.append(message)
 
         def told(done: int, total: int) -> None:
             if not done:
@@ -114,7 +124,10 @@ def run(a: argparse.Namespace) -> int:
             rest=a.rest,
             seconds=a.seconds,
             models=a.models,
+            dims=pairs(a.dim, "--dim"),
+            bind=values(a.bind, "--bind"),
             progress=told,
+            notify=notify,
         )
     found = tuned.found
     if found.reached:
@@ -128,7 +141,8 @@ def run(a: argparse.Namespace) -> int:
     else:
         _print(tuned)
     for message in tuned.messages:
-        tell(message)
+        if message not in early:
+            tell(message)
     if not found.reached:
         text = explained(f"{_missed(tuned, a)}; nothing was written.", action=_instead(a))
         err(f"[red]rnnqc: tune:[/red] {escape(text)}")
@@ -157,6 +171,7 @@ def _next(a: argparse.Namespace) -> str:
     model = Path(word_for(a.model, "MODEL"))
     words = ["rnnqc", "lower", str(model), "-o", str(model.with_name(f"{model.stem}.tuned{model.suffix or '.onnx'}"))]
     words += ["--recipe", a.output, *(["--stats", a.stats] if a.stats else [])]
+    words += [word for option in ("dim", "bind") for text in getattr(a, option) or () for word in (f"--{option}", text)]
     return shlex.join([*words, *(["--rest", a.rest] if a.rest != "float" else [])])
 
 

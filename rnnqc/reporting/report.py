@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ def report(
     times: bool = False,
     metric: str | MetricFunction | None = None,
     progress: Tell | None = None,
+    notify: Callable[[str], None] | None = None,
 ) -> ErrorReport:
     """Measures where the errors of a lowered model come from, and which overrides reduce them.
 
@@ -112,6 +114,7 @@ def report(
         times: Whether to measure times of layers; without them, two runs give the same report.
         metric: A metric of the task, as `rnnqc.evaluate` takes it: it decides the verdict. It needs `data` with labels.
         progress: Called with a stage, how much of it is done, and how much there is.
+        notify: Called with a sentence on what should be known before long work begins.
 
     Returns:
         The report; `save` writes it as a page.
@@ -122,6 +125,10 @@ def report(
     """
     if models < 1:
         raise UsageError(f"--models {models}.", supported="1 or more", action="choose a larger number")
+    if metric is not None and data is None:
+        raise UsageError(
+            "--metric without --data.", supported="a metric of data with labels", action="give --data, or no metric"
+        )
     pair = (as_given(float_model), as_given(quantized_model))
     names, protos = (name_of(pair[0], FLOAT_MODEL), name_of(pair[1], LOWERED_MODEL)), []
     for name, model in zip(names, pair, strict=True):
@@ -133,15 +140,11 @@ def report(
         statistics=Statistics.of(stats), data=data, state=state,
         calibrated_by=["--stats", os.fspath(stats)] if isinstance(stats, str | os.PathLike) else [],
     )  # fmt: skip
-    if metric is not None and data is None:
-        raise UsageError(
-            "--metric without --data.", supported="a metric of data with labels", action="give --data, or no metric"
-        )
     task = None
     if metric is not None and data is not None:  # before the measurements, so that an error in the metric shows at once
         found = evaluate(pair[1], data, metric, against=pair[0], state=state)
         assert found.reference is not None
         task = Task(found.metric, found.value, found.reference)
-    evidence = gather(subject, Options(samples, Bounds(models, seconds), times, progress))
+    evidence = gather(subject, Options(samples, Bounds(models, seconds), times, progress, notify))
     evidence.task = task
     return ErrorReport(evidence)

@@ -57,12 +57,14 @@ class Options:
         bounds: The bounds of the sensitivity measurements.
         times: Whether to measure times, which differ from run to run.
         progress: Called with a stage, how much of it is done, and how much there is.
+        notify: Called with what should be known before long work begins.
     """
 
     samples: int | None = None
     bounds: Bounds = field(default_factory=Bounds)
     times: bool = False
     progress: Tell | None = None
+    notify: Callable[[str], None] | None = None
 
     def tell(self, stage: str, done: int = 0, total: int | None = None) -> None:
         """Reports progress."""

@@ -15,16 +15,18 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import onnx
 
-from rnnqc.codes import Code, all_told, told
+from rnnqc.calibration.as_lowered import model_as_lowered
+from rnnqc.codes import Code, Told, all_told, told
+from rnnqc.data.binding import bound_model
 from rnnqc.data.feeds import true_inputs
 from rnnqc.data.given_data import LABEL, Data
 from rnnqc.data.state_hints import state_warnings
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError, located
-from rnnqc.ir import Model
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import REST_FLOAT
 from rnnqc.lowering.reports.report import Lowered
@@ -71,7 +73,10 @@ def tune(
     rest: str = REST_FLOAT,
     seconds: float = math.inf,
     models: int | None = None,
+    dims: Mapping[str, int] | None = None,
+    bind: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    notify: Callable[[Told], None] | None = None,
 ) -> Tuned:
     """Searches for the cheapest widths with which a model is good enough, or the best with which it is small or fast.
 
@@ -105,7 +110,10 @@ def tune(
         seconds: How long to search; the result is the best found in that time, which depends on the speed of the
             machine.
         models: The largest number of models to measure; the result is the best of them, the same in every run.
+        dims: Symbolic dimensions that lowering binds, by name (see `rnnqc.lower`).
+        bind: Values of inputs that lowering binds, by name; the data needs no arrays for them.
         progress: Called with the number of models measured so far and the least total number.
+        notify: Called before the search with each of the messages that follow from the model and the data alone.
 
     Raises:
         CompileError: The model or the data cannot be handled.
@@ -114,21 +122,30 @@ def tune(
     falling = is_falling(metric) or max_metric is not None
     target = _target(min_sqnr, metric, min_metric, max_metric, max_bytes, max_ms)
     clock = _clock(seconds, models)
-    loaded = Model.load(model)
+    chosen = load_recipe(recipe)
+    statistics = Statistics.of(stats)
+    sizes = {} if dims is None else dict(dims)
+    loaded = bound_model(model, {}, bind or {})
     source, proto, deciding = loaded.source, loaded.proto, deciding_inputs(loaded)
     PassManager(normal_form()).run(loaded)  # this form shows recovered steps as nodes
-    statistics = Statistics.of(stats)
-    chosen = load_recipe(recipe)
 
     def lowered_with(rules: Sequence[Rule]) -> Lowered:
-        return lower(proto, with_rules(chosen, rules), stats=statistics, rest=rest)
+        return lower(proto, with_rules(chosen, rules), stats=statistics, rest=rest, dims=sizes)
 
     with located(source):
-        silent = sorted(statistics.silent_cells) if statistics is not None else []
-        units = units_of(Model.load(proto), chosen, statistics is not None, silent)
-        units += linear_units(lowered_with(()), chosen) if rest != REST_FLOAT else []
         calls = Calls.of(data, proto, state, labels=LABEL if metric is not None else None)
-        quality = Quality(proto, calls, None if metric is None else _judge(metric, proto, calls, falling=falling))
+        judge = None if metric is None else _judge(metric, proto, calls, falling=falling)
+        odd = all_told(Code.STATES, state_warnings((proto, loaded.proto), calls.carried, len(calls.pieces)))
+        if deciding and statistics is None:
+            odd.append(told(Code.UNSEEN_CELL, _branches(deciding)))
+        if notify is not None:
+            for message in odd:
+                notify(message)
+        silent = sorted(statistics.silent_cells) if statistics is not None else []
+        form, fold = model_as_lowered(proto, sizes, {})
+        units = units_of(form, chosen, statistics is not None, silent, fold=fold)
+        units += linear_units(lowered_with(()), chosen) if rest != REST_FLOAT else []
+        quality = Quality(proto, calls, judge)
         _check_outputs(quality, metric)
         kept = Kept(lowered_with, lambda a: rules_of(settings_of(units, a)), (0,) * len(units))
         trials = Trials(kept.lowered, quality)
@@ -144,9 +161,6 @@ def tune(
             trials.of(rules).weight_bytes + trials.of(rules).rest_bytes for rules in (rules_of({}), rules_of(best))
         )
         outputs = _compared(proto, calls, quality, kept.of(found.assignment))
-        odd = all_told(Code.STATES, state_warnings((proto, loaded.proto), calls.carried, len(calls.pieces)))
-        if deciding and statistics is None:
-            odd.append(told(Code.UNSEEN_CELL, _branches(deciding)))
     return Tuned(
         chosen, units, found, best, (start, end), (times[found.path[0][0]], times[found.assignment]),
         quality.of_float, metric is None, outputs, silent, rest, frontier, odd, falling,
