@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -133,15 +134,15 @@ def make_plan(source: Given, options: LowerOptions, tell: Callable[[str], None] 
     options = _with_checked_data(source, options)
     options = replace(options, dims=dimensions_to_bind(source, options.dims, options.bind, normal_form()))
     model = bound_model(source, options.dims, options.bind)
-    statistics = _statistics(source, options, recipe, model.source, tell)
-    is_asked_for = options.recipe is not None or bool(options.overrides) or statistics is not None
-    keeps_own = not is_asked_for and brings_its_own(model)
-    with located(model.source):
+    with located(model.source):  # before a calibration, which may take minutes
         _refuse_constants(model)
         if form not in ON_STORED_WEIGHTS:
             _refuse_later_forms(model, form, unroll)
         constant_outputs, dropouts = independent_outputs(model), training_dropouts(model)
         lengths = fixed_lengths(model)
+    statistics = _statistics(source, options, recipe, model.source, tell)
+    is_asked_for = options.recipe is not None or bool(options.overrides) or statistics is not None
+    keeps_own = not is_asked_for and brings_its_own(model)
     recipe = replace(recipe, rest=options.rest == REST_INT8)
     fold, scans = bool(options.dims or bound_values(model.metadata)), quantizes_custom_cells(recipe, form)
     weights = Int8Weights(recipe) if recipe.rest else None
@@ -208,12 +209,15 @@ def _statistics(
             action="leave the states out, or give the data instead of statistics",
         )
     if options.calibration is not None:
+        start = time.monotonic()
+
+        def told(done: int, total: int | None) -> None:
+            if tell is not None:
+                seconds = (time.monotonic() - start) / max(1, done) * ((total or 0) - done)
+                left = f", about {seconds:.0f} s left" if seconds > 0 else ""
+                tell(f"calibrating, {done}{f' of {total}' if total else ''} samples done{left}")
+
         with located(name):
-
-            def told(done: int, total: int | None) -> None:
-                if tell is not None:
-                    tell(f"calibrating, {done}{f' of {total}' if total else ''} samples done")
-
             return calibrate(
                 source, options.calibration, state=options.state, batch=options.batch, progress=told,
                 dims=options.dims, bind=options.bind,
