@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -118,8 +117,8 @@ class _Gathering:
             reference = executable(subject.float_proto)
             self.state = state_pairs(subject.state, reference)
             self.feeds = self._feeds(reference, candidate)
-            if options.notify is not None:
-                options.notify(self._work)
+            if self._missing and options.notify is not None:
+                options.notify(self._missing)
             options.tell("running the float model")
             try:
                 self.quality = self._quality(reference)
@@ -155,22 +154,20 @@ class _Gathering:
         return list(checked(taken, reference, None, self.state, True, filled=True))
 
     @property
-    def _work(self) -> str:
-        """Describes how much is going to be measured, and on what it depends."""
-        calls, bounds = len(self.feeds), self.options.bounds
-        kind = "generated" if self.subject.data is None else "given"
-        text = f"{calls} {kind} call{'' if calls == 1 else 's'} in each of up to {bounds.models} models (--models)"
-        text += f", for at most {bounds.seconds:g} seconds (--seconds)" if math.isfinite(bounds.seconds) else ""
+    def _missing(self) -> str:
+        """A sentence on statistics that are missing, or on others than those of the lowering; "" if nothing is."""
         made_with = "" if self.record is None else self.record.statistics
-        name, statistics, missing = self.subject.quant_name, self.subject.statistics, ""
+        name, statistics = self.subject.quant_name, self.subject.statistics
+        end = "layers and points may not be measured in the end"
         if statistics is None and made_with:
-            missing = (
-                f"{name} was calibrated, and without --stats STATS.json these calls are calibrated first; if they are "
-                "other data than it was calibrated with,"
+            count = f"{len(self.feeds)} call{'' if len(self.feeds) == 1 else 's'}"
+            return (
+                f"{name} was calibrated, and --stats is not given: the {count} of the data are calibrated first; if "
+                f"they are other data than it was calibrated with, {end}"
             )
-        elif statistics is not None and statistics.digest != made_with:
-            missing = f"--stats is not what {name} was lowered with:"
-        return f"{text}; {missing} layers and points may not be measured in the end" if missing else text
+        if statistics is not None and statistics.digest != made_with:
+            return f"--stats is not what {name} was lowered with: {end}"
+        return ""
 
     def _quality(self, reference: onnx.ModelProto) -> Quality:
         """Runs a float model on the data; its outputs are the reference."""

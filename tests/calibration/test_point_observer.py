@@ -21,8 +21,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from rnnqc.calibration.call_fix_positions import fix_positions_of_calls
+from rnnqc.calibration.gate_extremes import GateExtremes
 from rnnqc.calibration.growing_histogram import GrowingHistogram
-from rnnqc.calibration.point_observer import NotFiniteError, PointObserver, Values, call_percentile
+from rnnqc.calibration.point_observer import (
+    MOST_PARTS,
+    NotFiniteError,
+    PointObserver,
+    SampleExtremes,
+    Values,
+    call_percentile,
+)
 from rnnqc.calibration.reproducible import ReproducibleSum
 from rnnqc.calibration.second_moment import second_moment
 from rnnqc.data.statistics import SPANS, PointStatistics
@@ -97,10 +105,29 @@ def test_a_sum_by_hand() -> None:
     assert float(small.value) == 1.0 and float(ReproducibleSum().value) == 0.0
 
 
+def test_many_terms_at_once_are_as_one_by_one() -> None:
+    """Also at places of a vector, and where a term is so large that earlier digits are dropped."""
+    rng = np.random.default_rng(6)
+    for spread in (10, 300, 1000):
+        terms = np.ldexp(rng.standard_normal((20, 6)), rng.integers(-spread, spread, (20, 6)))
+        places = rng.integers(0, 4, 20)
+        one_by_one, together = ReproducibleSum((6,)), ReproducibleSum((6,))
+        vector, at_places = ReproducibleSum((4,)), ReproducibleSum((4,))
+        for term, place in zip(terms, places, strict=True):
+            one_by_one.add(term)
+            vector.add(np.where(np.arange(4) == place, term[0], 0.0))
+        together.add_all(terms)
+        at_places.add_at(places, terms[:, 0])
+        for a, b in ((one_by_one, together), (vector, at_places)):
+            assert a.top == b.top and [v.tolist() for v in a.limbs] == [v.tolist() for v in b.limbs]
+
+
 def test_the_arguments_of_a_sum_stay() -> None:
     term = np.array([1.5, 2.5])
     total = ReproducibleSum((2,))
     total.add(term)
+    total.add_all(term[None])
+    total.add_at(np.array([0, 0]), term)
     assert term.tolist() == [1.5, 2.5]
 
 
@@ -287,6 +314,42 @@ def test_small_pieces_together_are_as_the_large_one() -> None:
         parts.update(Values(step[None], begins=k == 0))
     assert whole.statistics is not None and parts.statistics is not None
     assert whole.statistics.as_dict() == parts.statistics.as_dict()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 128), (2, 3, 2), (5, 1, 7), (40, 2, 1), (3, 2, 40)])
+def test_parts_together_are_as_each_alone(shape: tuple[int, ...]) -> None:
+    """Parts of one shape are reduced together: each has the same sums, and a bin width of its own, before."""
+    rng = np.random.default_rng(7)
+    for options in ({"channels": True, "moments": True}, SQUARES):
+        together, alone = PointObserver(**options), PointObserver(**options)
+        for _ in range(2 * MOST_PARTS + 3):
+            array = rng.standard_normal(shape) * 2.0 ** rng.integers(-20, 20)
+            for observer in (together, alone):
+                observer.update(Values(array.astype(np.float32)))
+                observer.flush()
+            alone.settle()
+        assert together.statistics is not None and alone.statistics is not None
+        assert together.statistics.as_dict() == alone.statistics.as_dict()
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_extremes_of_gates_together_are_as_run_by_run(batch: int) -> None:
+    """Runs of one shape are reduced together; the samples of a run are summed as float64 first."""
+    rng = np.random.default_rng(8)
+    observers, expected = [PointObserver() for _ in range(4)], SampleExtremes()
+    gates = GateExtremes(observers)
+    for k in range(30):
+        arrays = rng.standard_normal((4, 1 + k // 10, batch, 5)).astype(np.float32)
+        valid = None if k % 3 else rng.random(arrays.shape[1:3]) < 0.5
+        gates.update(list(arrays), valid)
+        lows, highs = arrays.min(axis=(0, 3)), arrays.max(axis=(0, 3))
+        if valid is not None:
+            lows, highs = lows[valid], highs[valid]
+        if lows.size:
+            expected.add_runs(lows.reshape(1, -1), highs.reshape(1, -1))
+    gates.flush()
+    for observer in observers:
+        assert (observer.gates[4].count, observer.gates[4].averages) == (expected.count, expected.averages)
 
 
 def test_by_hand() -> None:

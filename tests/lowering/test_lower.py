@@ -141,6 +141,11 @@ def test_instruments_see_every_pass_and_progress_speaks_of_stages() -> None:
     lower(CASE.model(), calibration=[CASE.feeds()] * 2, progress=told.append)
     assert "calibrating, 2 of 2 samples done" in told
     told.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rnnqc.calibration.distribute.LONGEST", 1)
+        lower(CASE.model(), calibration=[CASE.feeds()] * 3, progress=told.append)
+    assert [t.partition(" done")[2][:7] for t in told if t.startswith("calibrating")] == [", about", ", about", ""]
+    told.clear()
     lower(CASE.model(), rest="int8", measure=True, verify=True, progress=told.append)
     assert f"{stages.QUANTIZE}, checking every pass" in told and f"{stages.REST}, checking every pass" in told
     assert told[-1].startswith(f"{stages.MEASURE}, ") and f"{stages.MEASURE}, magnitude 1" in told

@@ -7,7 +7,7 @@ that is used up before passes are verified on it, a model whose own quantization
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -103,6 +103,18 @@ def test_calibration_data_can_be_read_again_where_passes_are_verified() -> None:
     assert isinstance(plan.options.calibration, Remembered)
     assert [id(f) for f in plan.options.calibration.first] == [id(f) for f in feeds]
     assert plan.record.statistics == plain.record.statistics != ""
+
+
+def test_what_cannot_be_lowered_is_refused_before_a_calibration() -> None:
+    """A calibration may take minutes."""
+
+    def never() -> Iterator[dict[str, Any]]:
+        pytest.fail("data was read")
+        yield {}
+
+    lowered = rnnqc.lower(CASE.model()).proto
+    with pytest.raises(UsageError, match="is lowered already, to form fused"):
+        make_plan(lowered, LowerOptions(form="qcdq", calibration=never()))
 
 
 def test_the_record_is_of_recipe_form_and_data() -> None:

@@ -494,6 +494,18 @@ def test_nan_beyond_the_padding_is_found_with_its_sample() -> None:
         rnnqc.calibrate(case.model(), [good, bad])
 
 
+def test_the_first_value_that_is_not_finite_is_named() -> None:
+    """Values wait before they are reduced; would catch one that is named because its point is reduced first."""
+    case = RecurrentCase(B=2, lens=(5, 3))
+    good, large, bad = case.feeds(), case.feeds(), case.feeds()
+    large["X"][0, 0] = 3e38  # finite, and its products with weights are not
+    bad["X"][2, 1, 0] = np.inf
+    with pytest.raises(rnnqc.CompileError, match=r"sample 2: .* NaN or infinite at the_lstm\.forward\.\w+\.input_prod"):
+        rnnqc.calibrate(case.model(), [good, good, large, good, bad])
+    with pytest.raises(rnnqc.CompileError, match=r"sample 2: .* NaN or infinite at the_lstm\.forward\.input\."):
+        rnnqc.calibrate(case.model(), [good, good, bad, good, large])
+
+
 def test_a_model_without_recurrent_layers_and_a_lowered_one() -> None:
     plain = onnx.parser.parse_model(
         '<ir_version: 8, opset_import: ["" : 17]> g (float[N] x) => (float[N] y) { y = Relu(x) }'

@@ -30,6 +30,7 @@ from rnnqc.cli import main
 from rnnqc.commands.shared import terminal
 from rnnqc.measure.compare import compare_models
 from rnnqc.recipes.recipe_record import RECIPE_KEY
+from tests.generate.layers import RecurrentCase
 from tests.pages.report_pages import Page
 from tests.runs.commands import HANGS, Result, in_subprocess
 from tests.runs.sessions import Array, save_arrays
@@ -777,6 +778,30 @@ def test_statistics_that_are_not_given_are_asked_for(cli: Cli, tmp_path: Path) -
     assert 'stats="STATS.json"' in str(found)
     result = cli(*given, "--stats", stats)
     assert result.code == 0 and "statistics" not in result.err
+
+
+def test_statistics_that_are_not_given_are_asked_for_before_a_calibration() -> None:
+    """Would catch a report that calibrates all its data before it says what is missing."""
+    model = RecurrentCase(T=4).model()
+    feeds = [RecurrentCase(T=4, seed=k).feeds() for k in range(3)]
+    statistics, others = rnnqc.calibrate(model, feeds), rnnqc.calibrate(model, feeds[:1])
+    calibrated, plain = rnnqc.lower(model, stats=statistics).proto, rnnqc.lower(model).proto
+    for lowered, stats, said in (
+        (calibrated, None, "the 3 calls of the data are calibrated first"),
+        (calibrated, others, "--stats is not what"),
+        (plain, statistics, "--stats is not what"),
+        (calibrated, statistics, ""),
+        (plain, None, ""),
+    ):
+        stages: list[str] = []
+        told: list[tuple[str, int]] = []
+        rnnqc.report(
+            model, lowered, feeds, stats=stats, models=1,
+            progress=lambda stage, *_, stages=stages: stages.append(stage),  # type: ignore[misc]
+            notify=lambda text, told=told, stages=stages: told.append((text, len(stages))),  # type: ignore[misc]
+        )  # fmt: skip
+        assert len(told) == bool(said)
+        assert all(said in text and count == 0 for text, count in told), "nothing has run before"
 
 
 @pytest.mark.slow

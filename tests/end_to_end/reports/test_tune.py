@@ -446,6 +446,46 @@ def test_the_work_is_told_before_it_begins(feeds: list[dict[str, Array]], tmp_pa
     assert "models are measured" not in cli(*given, "-q").err
 
 
+def test_bound_inputs_and_dimensions(feeds: list[dict[str, Array]], tmp_path: Path, cli: Cli) -> None:
+    """As `lower` has them: the data has no array for a bound input, and the next command binds it, too."""
+    model = one_layer()
+    model.graph.input.append(helper.make_tensor_value_info("gain", TensorProto.FLOAT, []))
+    [node] = [n for n in model.graph.node if "X" in n.input]
+    node.input[:] = ["louder" if name == "X" else name for name in node.input]
+    model.graph.node.insert(0, helper.make_node("Mul", ["X", "gain"], ["louder"]))
+    path, data = _files(tmp_path, model, feeds)
+    given = ["tune", path, "--data", data, "-o", tmp_path / "t.toml", "--min-sqnr", "20", "--models", "2"]
+    assert "no array for input 'gain'" in cli(*given).err
+    result = cli(*given, "--bind", "gain=0.5", "--dim", "T=12")
+    assert result.code == 0, result.text
+    words = shlex.split(result.out.splitlines()[-1].removeprefix("next: rnnqc "))
+    assert cli(*words).code == 0
+    inputs = onnx.load(words[words.index("-o") + 1]).graph.input
+    assert [i.name for i in inputs] == ["X"] and inputs[0].type.tensor_type.shape.dim[0].dim_value == T
+
+
+def test_what_follows_from_the_data_is_told_before_the_search(tmp_path: Path, cli: Cli) -> None:
+    """States that are not carried make the whole search useless; would catch one that is told at the end only."""
+    case = RecurrentCase(T=4, B=1, I=8, H=16, initial_h=True, initial_c=True)
+    model = case.model()
+    names = {"initial_h": "h_in", "initial_c": "c_in", "Y_h": "h_out", "Y_c": "c_out"}
+    for value in (*model.graph.input, *model.graph.output):
+        value.name = names.get(value.name, value.name)
+    for node in model.graph.node:
+        node.input[:] = [names.get(n, n) for n in node.input]
+        node.output[:] = [names.get(n, n) for n in node.output]
+    feed = {names.get(k, k): a for k, a in case.feeds().items()}
+    onnx.save(model, tmp_path / "model.onnx")
+    save_arrays(tmp_path / "data.npz", {k: np.stack([a, a]) for k, a in feed.items()})
+    result = cli(
+        "tune", tmp_path / "model.onnx", "--data", tmp_path / "data.npz", "-o", tmp_path / "t.toml",
+        "--min-sqnr", "10", "--models", "2",
+    )  # fmt: skip
+    assert result.code == 0, result.text
+    assert result.err.count("look like states") == 1
+    assert result.err.index("look like states") < result.err.index("models are measured first")
+
+
 def test_layers_of_a_branch_that_may_not_run() -> None:
     """Two models in one, as Silero's for 8 and 16 kHz: nothing is lost by a layer that the data does not run."""
     rng = np.random.default_rng(0)
