@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from rnnqc.calibration.growing_histogram import GrowingHistogram
 from rnnqc.calibration.observation import Observers, Runner, Task
-from rnnqc.calibration.point_observer import NotFiniteError, Values
+from rnnqc.calibration.point_observer import ENOUGH, MOST_PARTS, NotFiniteError, Values, stacked
 from rnnqc.data.streaming import Piece
 from rnnqc.errors import CompileError
 from rnnqc.evaluation.numerics import decibels
@@ -28,6 +28,11 @@ BARS = 64
 """The approximate number of bars of a histogram."""
 COUNTED_BITS = 16
 """Formats with more bits than this do not count their distinct quantized values."""
+
+
+def _check_finite(rows: Array) -> None:
+    if not math.isfinite(float(rows.sum(dtype=np.float64))):
+        raise NotFiniteError
 
 
 class FormatObserver:
@@ -50,12 +55,25 @@ class FormatObserver:
         self.histogram = GrowingHistogram()
         packed = point.group_size or point.wide_channels  # group multipliers change the set of values
         counted = self.encoding is not None and self.encoding.bits <= COUNTED_BITS and not packed
+        self._waiting: list[Array] = []
         self.used: npt.NDArray[np.bool_] | None = np.zeros(2**COUNTED_BITS, np.bool_) if counted else None
 
     def update(self, values: Values) -> None:
-        """Adds the values of one run of the cell."""
+        """Adds the values of one run of the cell, or lets them wait for more of the same shape.
+
+        Raises:
+            NotFiniteError: A value is NaN or infinite.
+        """
         array, valid = values.array, values.valid
-        self.add(array.reshape(-1, array.shape[2]) if valid is None else array[valid])
+        rows = array.reshape(-1, array.shape[2]) if valid is None else array[valid]
+        if rows.size == 0:
+            return
+        _check_finite(rows)
+        if self._waiting and self._waiting[0].shape != rows.shape:
+            self._settle()
+        self._waiting.append(rows)
+        if rows.size * len(self._waiting) >= ENOUGH or len(self._waiting) == MOST_PARTS:
+            self._settle()
 
     def add(self, rows: Array, stored: Array | None = None) -> None:
         """Adds values `[n,K]`. `stored`: their dequantized values, if not the nearest quantized ones.
@@ -66,12 +84,22 @@ class FormatObserver:
         if rows.size == 0:
             return
         rows = np.asarray(rows, np.float32)
-        if not math.isfinite(float(rows.sum(dtype=np.float64))):
-            raise NotFiniteError
-        low, high = float(rows.min()), float(rows.max())
-        self.low, self.high = min(self.low, low), max(self.high, high)
-        self.histogram.add(rows.astype(np.float64).ravel(), max(-low, high))
-        rows = np.clip(rows, np.float32(-self.limit), np.float32(self.limit))
+        _check_finite(rows)
+        self._reduce(rows[None], stored)
+
+    def _settle(self) -> None:
+        """Adds the runs that wait."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._reduce(np.asarray(stacked(waiting), np.float32), None)
+
+    def _reduce(self, parts: Array, stored: Array | None) -> None:
+        """Adds values `[parts,n,K]`; signal and noise of each part are summed first."""
+        flat = parts.reshape(len(parts), -1)
+        low, high = flat.min(axis=1).astype(np.float64), flat.max(axis=1).astype(np.float64)
+        self.low, self.high = min(self.low, *low.tolist()), max(self.high, *high.tolist())
+        self.histogram.add_parts(flat.astype(np.float64), np.maximum(-low, high))
+        rows = np.clip(parts.reshape(-1, parts.shape[2]), np.float32(-self.limit), np.float32(self.limit))
         wide = rows.astype(np.float64)
         if self.encoding is None:
             made = _row_values(
@@ -82,8 +110,9 @@ class FormatObserver:
         if stored is not None:
             made = stored
         self.count += rows.size
-        self.signal += float(np.square(wide).sum())
-        self.noise += float(np.square(wide - made).sum())
+        for signal, noise in zip(_powers(wide, len(parts)), _powers(wide - made, len(parts)), strict=True):
+            self.signal += signal
+            self.noise += noise
 
     def _static(self, rows: Array, encoding: Format) -> Array:
         codes = encoding.quantize(rows)
@@ -100,6 +129,7 @@ class FormatObserver:
     @property
     def evidence(self) -> PointEvidence | None:
         """The measurements; None if there were no values."""
+        self._settle()
         if not self.count:
             return None
         e, bits = self.encoding, self.bits
@@ -127,6 +157,12 @@ class FormatObserver:
             sqnr_db=decibels(self.signal, self.noise),
             bars=_bars(self.histogram.histogram),
         )
+
+
+def _powers(values: Array, parts: int) -> list[float]:
+    """Returns the sum of squares of each of so many equal parts of `values` `[rows,K]`."""
+    squares = np.square(values)
+    return [float(squares.sum())] if parts == 1 else squares.reshape(parts, -1).sum(axis=1).tolist()
 
 
 def _worded(point: PointFormat, bits: int, rows: bool, single: bool) -> str:
