@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -94,8 +94,7 @@ def run_session(
     Raises:
         CompileError: The feeds do not fit, onnxruntime fails, or an output is not a tensor.
     """
-    names = [o.name for o in session.get_outputs()]
-    known = {i.name for i in session.get_inputs()}
+    names, known, formats = _interface(session)
     missing = sorted(known - set(feeds))
     if missing:
         raise CompileError(
@@ -118,7 +117,26 @@ def run_session(
                 action="remove the output from the model",
             )
     made = dict(zip(names, values, strict=True))
-    return made if stored else real_values(made, quantized_outputs(session))
+    return made if stored else real_values(made, formats)
+
+
+class _Interface(NamedTuple):
+    """Names of the outputs and of the inputs of a session, and the formats of the outputs that `lower` quantized."""
+
+    outputs: Sequence[str]
+    inputs: Set[str]
+    formats: Mapping[str, Format]
+
+
+_INTERFACES: weakref.WeakKeyDictionary[ort.InferenceSession, _Interface] = weakref.WeakKeyDictionary()
+"""Asking a session takes as long as a call of a small model."""
+
+
+def _interface(session: ort.InferenceSession) -> _Interface:
+    if session not in _INTERFACES:
+        outputs, inputs = ([v.name for v in held] for held in (session.get_outputs(), session.get_inputs()))
+        _INTERFACES[session] = _Interface(outputs, frozenset(inputs), quantized_outputs(session))
+    return _INTERFACES[session]
 
 
 def quantized_outputs(session: ort.InferenceSession) -> dict[str, Format]:
