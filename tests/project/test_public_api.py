@@ -102,7 +102,10 @@ TUNE = {
     "rest": "float",
     "seconds": math.inf,
     "models": None,
+    "dims": None,
+    "bind": None,
     "progress": None,
+    "notify": None,
 }
 REPORT = {"models": 150, "seconds": math.inf, "samples": None, "metric": None, "progress": None}
 BY_POSITION = {"model", "recipe", "form", "native", "options", "kwargs"}
