@@ -22,6 +22,8 @@ SIGNED, UNSIGNED = "int8", "uint8"
 """Branches by the kind of the integer weights."""
 WITHIN, BEYOND = "within_bound", "beyond_bound"
 """Branches by where the hidden states that a loop starts from may lie."""
+IN_GROUPS = ".in_groups"
+"""Ending of weights and sums with columns that do not count."""
 _BRANCHES = (SIGNED, UNSIGNED, WITHIN, BEYOND)
 _NUMBER, _STEP = re.compile(r"_\d+$"), re.compile(r"/step_(\d+)(?=/)")
 _KIND = re.compile(rf"/({'|'.join(_BRANCHES)})(?=/)")

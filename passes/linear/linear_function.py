@@ -17,6 +17,7 @@ from rnnqc.ir.builder import Builder, body_nodes
 from rnnqc.passes.render.cell_function import scratch_model
 from rnnqc.passes.render.lut.lut_product import GroupSizes, Planes, unpacked_matrix
 from rnnqc.passes.render.operands.byte_weights import ByteWeights, multiplies_exactly
+from rnnqc.passes.render.operands.column_groups import GROUP
 from rnnqc.passes.render.operands.emit_codes import row_range, with_zero_point_rows, without_nan
 
 _FIRST_WITH_ALLOWZERO = 14
@@ -141,5 +142,13 @@ class _Layer:
 
     def _product(self, codes: Value, w: Value, zero_point: Value) -> Value:
         """Returns the matmul of quantized values and W, exact on any machine."""
-        exact = multiplies_exactly(self.b)
-        return ByteWeights.of(self.b, w, exact, "W").product(self.b, codes, zero_point, "product")
+        b = self.b
+        weights = ByteWeights.of(b, w, multiplies_exactly(b), "W").with_columns(b, self.columns, self._pads(), "W")
+        return weights.product(b, codes, zero_point, "product")
+
+    def _pads(self) -> Value:
+        """Returns the pads of the columns that W misses: none if N is a multiple of `GROUP`."""
+        b, last = self.b, self.b.i64([GROUP - 1])
+        raised = b.op("Add", [self.columns, last], "W.columns.raised")
+        more = b.op("Sub", [last, b.op("Mod", [raised, b.i64([GROUP])], "W.columns.beyond")], "W.columns.missing")
+        return b.op("Concat", [b.i64([0, 0, 0]), more], "W.pads", axis=0)

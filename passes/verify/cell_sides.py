@@ -23,6 +23,7 @@ from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import FLOAT
 from rnnqc.passes.formats.point_format import stays_between_bounds
 from rnnqc.passes.graph.flat.flat_model import FlatModel
+from rnnqc.passes.graph.point_names import IN_GROUPS
 
 Array = npt.NDArray[Any]
 REAL, LUT = "real", "lut"
@@ -284,7 +285,7 @@ class CellSide:
     @property
     def _carries_bytes(self) -> bool:
         """Whether the loop's matmul is one of integers."""
-        made = self._named("hidden.product")
+        made = self._named(f"hidden.product{IN_GROUPS}") or self._named("hidden.product")
         return made is not None and self.flat.makers[made].op_type == "MatMulInteger"
 
     @property

@@ -11,8 +11,10 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.fixed_point_numbers import BYTE, RESET, FixedPointNumbers, FixedPointQuantizer, is_exact_in_int32
 from rnnqc.ir import Value
 from rnnqc.passes.fold.integer_operands import Operands
+from rnnqc.passes.graph.point_names import IN_GROUPS
 from rnnqc.passes.render.fixed_point.fixed_point_quantizers import GridEmitter
 from rnnqc.passes.render.lut.lut_product import unpacked
+from rnnqc.passes.render.operands.column_groups import in_groups, missing_columns, that_count
 
 MIDDLE = 128
 
@@ -26,12 +28,14 @@ class GridProduct:
         zero_point: The zero point of uint8 weights; None for real numbers.
         codes: The quantizer of the left operand.
         accumulator_bits: Bits at which sums saturate, or 0.
+        columns: n `[1]`, if columns that do not count are behind them.
     """
 
     weights: Value
     zero_point: Value | None
     codes: FixedPointQuantizer
     accumulator_bits: int
+    columns: Value | None = None
 
     @property
     def integer(self) -> bool:
@@ -43,7 +47,11 @@ class GridProduct:
         b = e.b
         if self.zero_point is not None:
             operands = [left, self.weights, b.u8(self.codes.zero_point), self.zero_point]
-            sums: Value = b.cast(b.op("MatMulInteger", operands, name), np.float64, f"{name}.float")
+            if self.columns is None:
+                whole = b.op("MatMulInteger", operands, name)
+            else:
+                whole = that_count(b, b.op("MatMulInteger", operands, f"{name}{IN_GROUPS}"), self.columns, name)
+            sums: Value = b.cast(whole, np.float64, f"{name}.float")
         else:
             exact = left if e.real == np.float64 else b.cast(left, np.float64, f"{name}.multiples")
             sums = b.op("MatMul", [exact, self.weights], name)
@@ -131,6 +139,7 @@ class _Weights:
         zero_point: int32 `[n]`, or None.
         narrow: Whether quantized values have 8 bits.
         depth: K.
+        width: n.
         name: Prefix of the values.
     """
 
@@ -138,6 +147,7 @@ class _Weights:
     zero_point: Value | None
     narrow: bool
     depth: int
+    width: int
     name: str
 
     @classmethod
@@ -147,7 +157,8 @@ class _Weights:
             stored, zero_point, depth = w.W, w.W_zero_point, cell.input_size
         else:
             stored, zero_point, depth = w.R, w.R_zero_point, cell.hidden_size
-        return cls(unpacked(e.b, cell, numbers, w, key), zero_point, stored.dtype != np.int16, depth, key)
+        width = len(cell.type.gates) * cell.hidden_size
+        return cls(unpacked(e.b, cell, numbers, w, key), zero_point, stored.dtype != np.int16, depth, width, key)
 
     def columns(self, e: GridEmitter, begin: int, end: int, name: str) -> _Weights:
         """Returns some of the columns."""
@@ -160,7 +171,7 @@ class _Weights:
         if zero_point is not None:
             zero_point = part(zero_point, 0, f"{self.name}_zero_point")
         codes = part(self.codes, 1, self.name)
-        return _Weights(codes, zero_point, self.narrow, self.depth, f"{self.name}.{name}")
+        return _Weights(codes, zero_point, self.narrow, self.depth, end - begin, f"{self.name}.{name}")
 
     def product(self, e: GridEmitter, numbers: FixedPointNumbers, grid: FixedPointQuantizer) -> GridProduct:
         """Returns their matmul with the quantized values of a quantizer."""
@@ -173,7 +184,13 @@ class _Weights:
                 return b.cast(raised, np.uint8, f"{name}.uint8")
 
             point = b.u8(MIDDLE) if zero_point is None else byte(zero_point, f"{name}_zero_point")
-            return GridProduct(byte(self.codes, name), point, grid, numbers.accumulator_bits)
+            weights, columns = byte(self.codes, name), None
+            if more := missing_columns(self.width):
+                columns = b.i64([self.width])
+                weights = in_groups(b, weights, b.i64([0, 0, 0, more]), name)
+                if zero_point is not None:
+                    point = in_groups(b, point, b.i64([0, more]), f"{name}_zero_point")
+            return GridProduct(weights, point, grid, numbers.accumulator_bits, columns)
         real: Value = b.cast(self.codes, np.float64, f"{name}.float")
         if zero_point is not None:
             real = b.op("Sub", [real, b.cast(zero_point, np.float64, f"{name}_zero_point.float")], f"{name}.centred")

@@ -112,7 +112,7 @@ class _Emitter:
             r: R.
         """
         cell, numbers, at = self.loop.cell, self.numbers, self.loop.at
-        p = self._projection(b, w)
+        p = self._projection(b, w.in_groups(b, len(cell.type.gates) * cell.hidden_size, "W"))
         before = loop_constants(b, cell, numbers, self.w)
         products = hidden_products(b, cell, numbers, r, self.w.h_multiplier)
         if at.initial_h is None or not numbers.h_bound:

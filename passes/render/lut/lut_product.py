@@ -255,6 +255,7 @@ def hidden_products(
         if numbers.h_bits == WIDE_BITS:
             correction = low_correction(b, part, grid[1], "R" if part is r else f"R.{name}")
         rows = for_each_row(b, cell, multiplier, end - begin, "h_multiplier.rows")
+        part = part.in_groups(b, (end - begin) * hidden, "R" if part is r else f"R.{name}")
         return HiddenProduct(numbers, part, correction, rows, grid, name)
 
     of_hidden = numbers.h_scale, numbers.h_zero_point

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.graph.point_names import SIGNED, UNSIGNED
+from rnnqc.passes.graph.point_names import IN_GROUPS, SIGNED, UNSIGNED
 from rnnqc.passes.render.operands.branches import choose
+from rnnqc.passes.render.operands.column_groups import in_groups, missing_columns, that_count
 
 MIDDLE = 128
 """Zero point of weights that are stored as uint8."""
@@ -37,11 +38,13 @@ class ByteWeights:
         unsigned: uint8 with zero point 128. Exact on every machine.
         signed: int8. Faster on processors with VNNI, saturates on others. None to use `unsigned` on every machine.
         exact: Whether this machine multiplies uint8 by int8 exactly; None without `signed`.
+        columns: n `[1]`, if columns that do not count are behind them.
     """
 
     unsigned: Value
     signed: Value | None = None
     exact: Value | None = None
+    columns: Value | None = None
 
     @classmethod
     def of(cls, b: Builder, signed: Value, exact: Value, name: str) -> ByteWeights:
@@ -52,7 +55,16 @@ class ByteWeights:
     def each(self, change: Callable[[Value], Value]) -> ByteWeights:
         """Applies a change to both forms."""
         signed = None if self.signed is None else change(self.signed)
-        return ByteWeights(change(self.unsigned), signed, self.exact)
+        return replace(self, unsigned=change(self.unsigned), signed=signed)
+
+    def in_groups(self, b: Builder, columns: int, name: str) -> ByteWeights:
+        """Returns the weights, which have `columns` columns, with those that they miss."""
+        more = missing_columns(columns)
+        return self.with_columns(b, b.i64([columns]), b.i64([0, 0, 0, more]), name) if more else self
+
+    def with_columns(self, b: Builder, columns: Value, pads: Value, name: str) -> ByteWeights:
+        """Returns the weights with columns that do not count behind `columns` `[1]`; `pads` is `[4]`."""
+        return replace(self.each(lambda w: in_groups(b, w, pads, name)), columns=columns)
 
     def int32(self, b: Builder, name: str) -> Value:
         """Returns the weights as int32."""
@@ -62,14 +74,17 @@ class ByteWeights:
 
     def product(self, b: Builder, codes: Value, zero_point: Value, name: str) -> Value:
         """Returns the exact int32 sums of uint8 `codes` times the weights."""
+        made = name if self.columns is None else f"{name}{IN_GROUPS}"
 
         def unsigned(inner: Builder) -> dict[str, Value]:
             operands = [codes, self.unsigned, zero_point, inner.u8(MIDDLE)]
-            return {name: inner.op("MatMulInteger", operands, name)}
+            return {made: inner.op("MatMulInteger", operands, made)}
 
         def signed(inner: Builder) -> dict[str, Value]:
-            return {name: inner.op("MatMulInteger", [codes, self.signed, zero_point], name)}
+            return {made: inner.op("MatMulInteger", [codes, self.signed, zero_point], made)}
 
         if self.exact is None:
-            return unsigned(b)[name]
-        return choose(b, self.exact, (SIGNED, signed), (UNSIGNED, unsigned))[name]
+            sums = unsigned(b)[made]
+        else:
+            sums = choose(b, self.exact, (SIGNED, signed), (UNSIGNED, unsigned))[made]
+        return sums if self.columns is None else that_count(b, sums, self.columns, name)
