@@ -233,7 +233,7 @@ def _axis_of_size(shape: Sequence[int], size: int | str | None) -> int:
 def _recurrent_nodes(model: Model) -> set[int]:
     """Ids of the nodes of recurrent layers, which have their own entries; not of Einsums, which no cell quantizes."""
     recurrences = list(float_recurrences(model))
-    found = {id(n) for r in recurrences for n in r.products if n.op != "Einsum"}
+    found: set[int] = set()
     loops = [r.loop for r in recurrences if r.loop is not None]
     for graph in model.graphs():
         for node in graph.nodes:
@@ -244,8 +244,9 @@ def _recurrent_nodes(model: Model) -> set[int]:
                 found.add(id(node))
             if is_loop(node) and CUSTOM_TAG in info(node).metadata:
                 loops.append(node)
-    within = (n for loop in loops for g in graphs_below(loop.attrs["body"]) for n in g.nodes)
-    return found | {id(n) for n in within if n.op != "Einsum"}
+    products = [n for r in recurrences for n in r.products]
+    products += [n for loop in loops for g in graphs_below(loop.attrs["body"]) for n in g.nodes]
+    return found | {id(n) for n in products if n.op != "Einsum"}
 
 
 def _float_constants(graph: Graph) -> Iterator[Value]:

@@ -148,7 +148,6 @@ class _Layer:
 
     def _pads(self) -> Value:
         """Returns the pads of the columns that W misses: none if N is a multiple of `GROUP`."""
-        b, last = self.b, self.b.i64([GROUP - 1])
-        raised = b.op("Add", [self.columns, last], "W.columns.raised")
-        more = b.op("Sub", [last, b.op("Mod", [raised, b.i64([GROUP])], "W.columns.beyond")], "W.columns.missing")
+        b = self.b
+        more = b.op("Mod", [b.op("Neg", [self.columns], "W.columns.negative"), b.i64([GROUP])], "W.columns.missing")
         return b.op("Concat", [b.i64([0, 0, 0]), more], "W.pads", axis=0)

@@ -36,6 +36,7 @@ from rnnqc.passes.graph.nodes.lstm_node import (
 from rnnqc.passes.graph.nodes.projection import check_projection
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.index_expressions import Indices
+from rnnqc.passes.graph.values.layout_ops import stated_axes
 from rnnqc.passes.graph.values.output_shapes import infer_output_shapes
 
 STATED = (R, INITIAL_H, INITIAL_C)
@@ -103,13 +104,7 @@ def squeezes_wrong_axis(node: Node) -> list[Node]:
     if node.op != LSTM.op or y is None or len(DIRECTIONS.get(attribute(node, "direction", "forward"), ())) != 1:
         return []
     wrong = (1, -3) if attribute(node, "layout", 0) else (2, -2)
-    return [c for c in y.outputs if c.op == "Squeeze" and not c.domain and _axes(c) in [[w] for w in wrong]]
-
-
-def _axes(node: Node) -> list[int] | None:
-    given = constant_array(input_or_none(node, 1))
-    held = attribute(node, "axes", None)
-    return [int(a) for a in given] if given is not None and given.ndim == 1 else list(held) if held else None
+    return [c for c in y.outputs if c.op == "Squeeze" and not c.domain and stated_axes(c) in [[w] for w in wrong]]
 
 
 def _repair_squeezes(model: Model, node: Node) -> int:

@@ -21,6 +21,8 @@ from rnnqc.cells.lut_numbers import LutNumbers
 from rnnqc.cells.stages import IntegerCell, points_of
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import FLOAT
+from rnnqc.formats.scales import power_of_two_from
+from rnnqc.passes.cells.cell_graphs import ROW_FORMAT
 from rnnqc.passes.formats.point_format import stays_between_bounds
 from rnnqc.passes.graph.flat.flat_model import FlatModel
 from rnnqc.passes.graph.point_names import IN_GROUPS
@@ -52,7 +54,6 @@ _NAMES: Mapping[str, Mapping[str, Sequence[str]]] = {
     },
 }
 _WIDE_BITS = 16
-LARGEST_BYTE = 127
 
 
 def state_name(cell: Cell) -> str:
@@ -251,8 +252,7 @@ class CellSide:
         """Returns the feeds of the input: floats, quantized values, or int8 rows and powers of two as their scales."""
         cell, e = self.cell, encoding(self.cell, "input")
         if isinstance(cell, IntegerCell) and cell.x_scale is not None:
-            largest = np.abs(array).max(axis=1, keepdims=True)
-            scale = 2.0 ** (np.floor(np.log2(np.where(largest == 0.0, 1.0, largest))) - 6)
+            scale = power_of_two_from(np.abs(array).max(axis=1, keepdims=True) / ROW_FORMAT.maximum)
             made: dict[str, Array] = {
                 cell.x: np.rint(array / scale).astype(np.int8),
                 cell.x_scale: scale.astype(np.float32),

@@ -14,8 +14,9 @@ import onnx
 from rnnqc.cells.base import Cell
 from rnnqc.cells.stages import FusedCell, QonnxCell, QuantizedCell
 from rnnqc.errors import CompileError
+from rnnqc.passes.cells.cell_graphs import ROW_FORMAT
 from rnnqc.passes.graph.flat.flat_model import FlatModel, MissingValueError
-from rnnqc.passes.verify.cell_sides import LARGEST_BYTE, REAL, CellSide
+from rnnqc.passes.verify.cell_sides import REAL, CellSide
 from rnnqc.passes.verify.equal_bodies import changed_body
 from rnnqc.passes.verify.single_step import SingleStep, WrongValue
 
@@ -124,7 +125,7 @@ def _native_difference(calls: FlatModel, cell: FusedCell) -> str | None:
     if cell.numbers.x_mode == "codes":
         feeds[cell.x] = rng.integers(0, 256, shape).astype(np.uint8)
     if cell.x_scale is not None:
-        feeds[cell.x] = rng.integers(-LARGEST_BYTE, LARGEST_BYTE + 1, shape).astype(np.int8)
+        feeds[cell.x] = rng.integers(ROW_FORMAT.minimum, ROW_FORMAT.maximum + 1, shape).astype(np.int8)
         feeds[cell.x_scale] = 10.0 ** rng.uniform(-4, -1, (steps, batch, 1)).astype(np.float32)
     node = next(n for n in calls.makers.values() if n.name == cell.name)
     has_axis = any(a.name == "state_direction_axis" and a.i for a in node.attribute)

@@ -15,6 +15,7 @@ from rnnqc.cells.lut_numbers import STATE_LIMIT
 from rnnqc.cells.stages import points_of
 from rnnqc.formats.format import Format
 from rnnqc.formats.point_format import CHAINED, EMBEDDED, FLOAT, ROWS
+from rnnqc.passes.cells.cell_graphs import ROW_FORMAT
 from rnnqc.passes.fold.fold_lut import RESIDUAL_BITS
 from rnnqc.passes.formats.point_format import INDEX_BITS, stays_between_bounds
 from rnnqc.passes.verify.cell_sides import (
@@ -22,7 +23,6 @@ from rnnqc.passes.verify.cell_sides import (
     GATE,
     HIDDEN,
     INDEX,
-    LARGEST_BYTE,
     NEXT,
     OUTPUTS,
     PREACTIVATION,
@@ -149,8 +149,8 @@ class StepFeeds:
         rng, settings = self._rng, points_of(self.cell).get(point, FLOAT)
         e = encoding(self.cell, point)
         if settings.mode == EMBEDDED:
-            values = rng.integers(-LARGEST_BYTE, LARGEST_BYTE + 1, (rows, columns)).astype(np.float64)
-            values[:, 0] = LARGEST_BYTE
+            values = rng.integers(ROW_FORMAT.minimum, ROW_FORMAT.maximum + 1, (rows, columns)).astype(np.float64)
+            values[:, 0] = ROW_FORMAT.maximum
             return np.asarray(values * 2.0 ** rng.integers(-10, 3, (rows, 1)))
         if e is None or settings.mode == ROWS:
             return np.asarray(rng.normal(0, 1, (rows, columns)) * 10.0 ** rng.uniform(-2, 1, (rows, 1)))

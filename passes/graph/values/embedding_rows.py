@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from rnnqc.ir import Node, Value, attribute, constant_array, maker_of, shape_of
 from rnnqc.ir.builder import Builder
+from rnnqc.passes.graph.values.layout_ops import stated_axes
 
 VIEWS = ("Identity", "Transpose", "Squeeze", "Unsqueeze", "Reshape")
 """Operators behind an embedding that may move its rows: as they move the indices."""
@@ -136,20 +137,11 @@ def _keeps_rows(view: Node, width: int) -> bool:
         target = constant_array(view.inputs[1])
         made = shape_of(view.outputs[0]) if target is None else target.ravel().tolist()
         return made is not None and len(made) > 1 and made[-1] == width
-    axes = _axes(view)
+    axes = stated_axes(view)
     if axes is None or not rank:
         return False
     top = rank + (len(axes) if view.op == "Unsqueeze" else 0)
     return all(a % top != top - 1 for a in axes)
-
-
-def _axes(view: Node) -> list[int] | None:
-    """The axes of a Squeeze or Unsqueeze, if they are known."""
-    given = attribute(view, "axes", None)
-    if given is None and len(view.inputs) > 1:
-        array = constant_array(view.inputs[1])
-        given = None if array is None else array.ravel().tolist()
-    return None if given is None else [int(a) for a in given]
 
 
 def _moved(b: Builder, view: Node, indices: Value) -> Value:
@@ -164,7 +156,7 @@ def _moved(b: Builder, view: Node, indices: Value) -> Value:
         else:
             shape = b.op("Slice", [view.inputs[1], b.i64([0]), b.i64([-1]), b.i64([0])], f"{name}.shape")
         return b.op("Reshape", [indices, shape], name, **dict(view.attrs))
-    axes = _axes(view)
+    axes = stated_axes(view)
     rank = len(shape_of(view.inputs[0]) or ()) + (len(axes or ()) if view.op == "Unsqueeze" else 0)
     assert axes is not None
     return b.op(view.op, [indices, b.i64([a % rank for a in axes])], name)

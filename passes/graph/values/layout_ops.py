@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from rnnqc.ir import CELL_TAG, Node, Value, attribute, info
+from rnnqc.ir import CELL_TAG, Node, Value, attribute, constant_array, info, input_or_none
 
 Source = TypeVar("Source")
 Label = TypeVar("Label")
@@ -43,6 +43,13 @@ def sources_of(
             continue
         moved = movers[node.op]
         stack.extend(node.inputs[k] for k in (range(len(node.inputs)) if moved is None else moved))
+
+
+def stated_axes(node: Node) -> list[int] | None:
+    """Returns the axes that a Squeeze or Unsqueeze has as an attribute or a constant; None if it has none."""
+    given = constant_array(input_or_none(node, 1))
+    axes = attribute(node, "axes", None) if given is None else given.ravel().tolist()
+    return None if axes is None else [int(a) for a in axes]
 
 
 def axes_after(node: Node, axes: Sequence[Label], changed: Sequence[int] | None, new: Label) -> list[Label] | None:

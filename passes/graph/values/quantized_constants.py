@@ -13,6 +13,7 @@ from rnnqc.evaluation.evaluate import evaluate_nodes
 from rnnqc.ir import Model, Node, Value, attribute, constant_array, input_or_none
 from rnnqc.passes.graph.nodes.quant_operators import is_quant, read_quant
 from rnnqc.passes.graph.values.constant_expressions import constant_expression
+from rnnqc.passes.graph.values.layout_ops import stated_axes
 
 _MOVERS = ("Identity", "Concat", "Unsqueeze", "Squeeze", "Transpose", "Reshape")
 _DEEPEST = 64
@@ -173,7 +174,7 @@ def _moved(node: Node, arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any] | Non
         if given is None or attribute(node, "allowzero", 0):
             return None
         return first.reshape([first.shape[k] if n == 0 else int(n) for k, n in enumerate(given)])
-    axes = attribute(node, "axes", None) if given is None else given.tolist()
+    axes = stated_axes(node)
     if axes is None:
         return first.squeeze() if node.op == "Squeeze" and input_or_none(node, 1) is None else None
     if node.op == "Squeeze":

@@ -11,10 +11,9 @@ from rnnqc.cells.base import Cell
 from rnnqc.cells.fixed_point_numbers import BYTE, RESET, FixedPointNumbers, FixedPointQuantizer, is_exact_in_int32
 from rnnqc.ir import Value
 from rnnqc.passes.fold.integer_operands import Operands
-from rnnqc.passes.graph.point_names import IN_GROUPS
 from rnnqc.passes.render.fixed_point.fixed_point_quantizers import GridEmitter
 from rnnqc.passes.render.lut.lut_product import unpacked
-from rnnqc.passes.render.operands.column_groups import in_groups, missing_columns, that_count
+from rnnqc.passes.render.operands.column_groups import in_groups, missing_columns, sums_that_count
 
 MIDDLE = 128
 
@@ -47,10 +46,7 @@ class GridProduct:
         b = e.b
         if self.zero_point is not None:
             operands = [left, self.weights, b.u8(self.codes.zero_point), self.zero_point]
-            if self.columns is None:
-                whole = b.op("MatMulInteger", operands, name)
-            else:
-                whole = that_count(b, b.op("MatMulInteger", operands, f"{name}{IN_GROUPS}"), self.columns, name)
+            whole = sums_that_count(b, self.columns, name, lambda made: b.op("MatMulInteger", operands, made))
             sums: Value = b.cast(whole, np.float64, f"{name}.float")
         else:
             exact = left if e.real == np.float64 else b.cast(left, np.float64, f"{name}.multiples")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from rnnqc.ir import Value
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.graph.point_names import IN_GROUPS, SIGNED, UNSIGNED
+from rnnqc.passes.graph.point_names import SIGNED, UNSIGNED
 from rnnqc.passes.render.operands.branches import choose
-from rnnqc.passes.render.operands.column_groups import in_groups, missing_columns, that_count
+from rnnqc.passes.render.operands.column_groups import in_groups, missing_columns, sums_that_count
 
 MIDDLE = 128
 """Zero point of weights that are stored as uint8."""
@@ -74,17 +75,18 @@ class ByteWeights:
 
     def product(self, b: Builder, codes: Value, zero_point: Value, name: str) -> Value:
         """Returns the exact int32 sums of uint8 `codes` times the weights."""
-        made = name if self.columns is None else f"{name}{IN_GROUPS}"
 
-        def unsigned(inner: Builder) -> dict[str, Value]:
+        def unsigned(inner: Builder, made: str) -> dict[str, Value]:
             operands = [codes, self.unsigned, zero_point, inner.u8(MIDDLE)]
             return {made: inner.op("MatMulInteger", operands, made)}
 
-        def signed(inner: Builder) -> dict[str, Value]:
+        def signed(inner: Builder, made: str) -> dict[str, Value]:
             return {made: inner.op("MatMulInteger", [codes, self.signed, zero_point], made)}
 
-        if self.exact is None:
-            sums = unsigned(b)[made]
-        else:
-            sums = choose(b, self.exact, (SIGNED, signed), (UNSIGNED, unsigned))[made]
-        return sums if self.columns is None else that_count(b, sums, self.columns, name)
+        def multiply(made: str) -> Value:
+            if self.exact is None:
+                return unsigned(b, made)[made]
+            ways = (SIGNED, partial(signed, made=made)), (UNSIGNED, partial(unsigned, made=made))
+            return choose(b, self.exact, *ways)[made]
+
+        return sums_that_count(b, self.columns, name, multiply)

@@ -1,7 +1,7 @@
 """Recurrences that are written out, as Keras exports them with PyTorch's backend.
 
-These tests would catch a recurrence that is not listed, so that `--strict` passes a model of which nothing is lowered,
-and chains of products that are listed as one.
+What these would catch: a recurrence that is not listed, so that `--strict` accepts it; products that are no recurrence
+and are listed as one.
 """
 
 from __future__ import annotations
