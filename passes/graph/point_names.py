@@ -22,6 +22,8 @@ SIGNED, UNSIGNED = "int8", "uint8"
 """Branches by the kind of the integer weights."""
 WITHIN, BEYOND = "within_bound", "beyond_bound"
 """Branches by where the hidden states that a loop starts from may lie."""
+JOINED_X = "x.joined"
+"""The input of a fused cell that reads it in parts."""
 IN_GROUPS = ".in_groups"
 """Ending of weights and sums with columns that do not count."""
 _BRANCHES = (SIGNED, UNSIGNED, WITHIN, BEYOND)

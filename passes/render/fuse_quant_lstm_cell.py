@@ -10,6 +10,7 @@ import onnx
 from rnnqc.cells.attributes import without_defaults
 from rnnqc.cells.fused_nodes import (
     CONFIGURATION,
+    MORE_X,
     PLACES,
     fused_outputs,
     has_kernel,
@@ -17,6 +18,7 @@ from rnnqc.cells.fused_nodes import (
     name_of_body,
     places_of,
 )
+from rnnqc.cells.operator_version import PARTS_VERSION, ROW_CODES, VERSION
 from rnnqc.cells.stages import FusedCell, IntegerCell
 from rnnqc.errors import CompileError, Outcome, Remark, and_more
 from rnnqc.evaluation.numerics import Bitwise
@@ -27,6 +29,7 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.cells.direction_axis import with_axis_after, with_axis_before
+from rnnqc.passes.cells.input_parts import parts_before
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.render.cell_function import DIRECTION_AXES, CellFunction, CellSite, cell_function
 
@@ -38,6 +41,9 @@ class FuseQuantLstmCell(Pass):
 
     After: `ai.rnnqc::QuantLSTMCell_07(X, W, R, x_multiplier, ...) -> Y, Y_h, Y_c, Y_codes`; for GRU and RNN
     `QuantGRUCell_..` and `QuantRNNCell_..`, without Y_c
+
+    The Concat of two to four floats that makes the input of one cell becomes a part of it:
+    `QuantGRUCell_07(X, W, R, .., X2, X3)`. For onnxruntime it is work like that of a small cell.
 
     Weights of up to 6 bits are packed: two quantized values per byte, or nibbles and a plane of upper bits.
 
@@ -139,6 +145,8 @@ def _site(model: Model, graph: Graph, cell: IntegerCell) -> CellSite:
         **operands, "X": at.x, "X_scale": at.x_scale, "sequence_lens": at.sequence_lens, "initial_h": at.initial_h,
         "initial_c": at.initial_c,
     }  # fmt: skip
+    if cell.numbers.x_mode not in ("codes", ROW_CODES):
+        inputs.update(zip(("X", *MORE_X), parts_before(graph, cell.name, at.x) or [at.x], strict=False))
     made = {"Y": at.y, "Y_h": at.y_h, "Y_c": at.y_c, "Y_codes": codes}
     outputs = {n: made[n] for n in fused_outputs(cell.type)}
     axes: dict[str, int] = {}
@@ -159,6 +167,9 @@ def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: in
     cell = site.cell
     places = places_of(input_names(cell.type), list(function.input))
     attributes = {**without_defaults(cell.type, cell.numbers.attributes(cell)), **site.axes, CONFIGURATION: number}
+    x, *more = [v.name for n in ("X", *MORE_X) if (v := site.inputs.get(n)) is not None]
+    if more:
+        attributes[VERSION] = PARTS_VERSION
     node = Node(
         function.name,
         name=cell.name,
@@ -175,13 +186,14 @@ def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: in
     node.outputs.extend([site.outputs[n] or Variable.empty() for n in function.output])
     joined = replace(
         cell,
+        x=x,
         initial_h=_name(site.inputs["initial_h"]),
         initial_c=_name(site.inputs["initial_c"]),
         y=_name(site.outputs["Y"]),
         y_h=_name(site.outputs["Y_h"]),
         y_c=_name(site.outputs.get("Y_c")),
     )
-    model.cells[cell.name] = FusedCell.of_integer(joined)
+    model.cells[cell.name] = FusedCell.of_integer(joined, tuple(more))
 
 
 def _name(value: Value | None) -> str | None:

@@ -25,7 +25,7 @@ from rnnqc.formats.scales import power_of_two_from
 from rnnqc.passes.cells.cell_graphs import ROW_FORMAT
 from rnnqc.passes.formats.point_format import stays_between_bounds
 from rnnqc.passes.graph.flat.flat_model import FlatModel
-from rnnqc.passes.graph.point_names import IN_GROUPS
+from rnnqc.passes.graph.point_names import IN_GROUPS, JOINED_X
 
 Array = npt.NDArray[Any]
 REAL, LUT = "real", "lut"
@@ -239,6 +239,11 @@ class CellSide:
         return self._in_time(values) if port == PROJECTION else values
 
     @property
+    def _x(self) -> str:
+        """The input: what a fused cell makes of its parts, or the value that the cell names."""
+        return self._named(JOINED_X) or self.cell.x
+
+    @property
     def _takes_codes(self) -> bool:
         return self.form != REAL and self.numbers.get("x_mode") == "codes"
 
@@ -254,14 +259,14 @@ class CellSide:
         if isinstance(cell, IntegerCell) and cell.x_scale is not None:
             scale = power_of_two_from(np.abs(array).max(axis=1, keepdims=True) / ROW_FORMAT.maximum)
             made: dict[str, Array] = {
-                cell.x: np.rint(array / scale).astype(np.int8),
+                self._x: np.rint(array / scale).astype(np.int8),
                 cell.x_scale: scale.astype(np.float32),
             }
         elif self._takes_codes:
             assert e is not None
-            made = {cell.x: (e.quantize(array).astype(np.int64) - e.minimum).astype(np.uint8)}
+            made = {self._x: (e.quantize(array).astype(np.int64) - e.minimum).astype(np.uint8)}
         else:
-            made = {cell.x: array.astype(np.float32)}
+            made = {self._x: array.astype(np.float32)}
         return {name: self._in_time(values) for name, values in made.items()}
 
     def _carried(self, array: Array) -> Array:
@@ -303,7 +308,7 @@ class CellSide:
         """Returns the name of a port's value; with the number of the gate if it is a part of a joint value."""
         cell, form = self.cell, self.form
         if port == X:
-            return cell.x, None
+            return self._x, None
         if port == HIDDEN:
             return self._first("hidden.previous")
         if port == RESET_HIDDEN:

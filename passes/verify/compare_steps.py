@@ -121,7 +121,8 @@ def _native_difference(calls: FlatModel, cell: FusedCell) -> str | None:
     steps = cell.static_length or _STEPS
     shape = (steps, batch, cell.input_size)
     x: Array = (rng.normal(0, 1, shape) * 10.0 ** rng.uniform(-1, 1, (steps, batch, 1))).astype(np.float32)
-    feeds: dict[str, Array] = {cell.x: x}
+    names = (cell.x, *cell.more_x)
+    feeds: dict[str, Array] = dict(zip(names, np.array_split(x, len(names), axis=-1), strict=True))
     if cell.numbers.x_mode == "codes":
         feeds[cell.x] = rng.integers(0, 256, shape).astype(np.uint8)
     if cell.x_scale is not None:

@@ -13,10 +13,12 @@ from rnnqc.cells.types import CellType, alias_name, output_names
 CONFIGURATION = "configuration"
 PLACES = "input_places"
 _NO_KERNEL = "_x"
+MORE_X = ("X2", "X3", "X4")
+"""The operator's inputs for the further parts of the input, behind `X` along the last axis."""
 _INPUTS = (
     "X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table",
     "sequence_lens", "initial_h", "initial_c", "P", "W_zero_point", "R_zero_point",
-    "W_group_multiplier", "R_group_multiplier", "X_scale",
+    "W_group_multiplier", "R_group_multiplier", "X_scale", *MORE_X,
 )  # fmt: skip
 
 

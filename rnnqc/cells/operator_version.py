@@ -16,6 +16,8 @@ WIDE_VERSION = 4
 """Version of the operators from which packed weights in groups may have columns of 8 bits."""
 ROW_CODES_VERSION = 5
 """Version of the operators from which cells may read the int8 rows of an embedding with their scales."""
+PARTS_VERSION = 6
+"""Version of the operators from which cells may read their input in parts."""
 ROW_CODES = "row_codes"
 """The `x_mode` of such cells."""
 

@@ -181,14 +181,25 @@ class IntegerCell(QuantizedCell):
 
 @dataclass(frozen=True)
 class FusedCell(IntegerCell):
-    """An integer cell that is one fused node, backed by a function."""
+    """An integer cell that is one fused node, backed by a function.
+
+    Attributes:
+        more_x: The further parts of the input, which follow `x` along the last axis.
+    """
 
     form: ClassVar[str] = "fused"
 
+    more_x: tuple[str, ...] = field(default=(), kw_only=True)
+
     @classmethod
-    def of_integer(cls, cell: IntegerCell) -> FusedCell:
+    def of_integer(cls, cell: IntegerCell, more_x: tuple[str, ...] = ()) -> FusedCell:
         """Returns the cell after its nodes were fused into one."""
-        return FusedCell(**_fields(cell, IntegerCell))
+        return FusedCell(**_fields(cell, IntegerCell), more_x=more_x)
+
+    def renamed(self, old: str, new: str) -> FusedCell:
+        """Returns the cell after a value or initializer that it names was renamed."""
+        made = super().renamed(old, new)
+        return replace(made, more_x=tuple(new if n == old else n for n in made.more_x))
 
 
 def points_of(cell: Cell) -> Points:

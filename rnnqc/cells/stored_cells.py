@@ -24,7 +24,7 @@ from rnnqc.formats.point_format import PointFormat
 T = TypeVar("T", LutNumbers, FixedPointNumbers, OperandNames)
 NO_CELLS = "[]"
 _STAGES: Mapping[str, type[Cell]] = {c.form: c for c in (Cell, QuantizedCell, IntegerCell, FusedCell, QonnxCell)}
-_LATER = ("points", "numbers", "operands", "y_codes", "x_scale")
+_LATER = ("points", "numbers", "operands", "y_codes", "x_scale", "more_x")
 _COMPRESSED = "zlib:"
 """Prefix of a text that is zlib-compressed JSON in base85."""
 _LARGEST_TEXT = 2**28
@@ -92,6 +92,7 @@ def cell_to_json(cell: Cell) -> dict[str, Any]:
         "operands": integer.operands.as_dict() if integer is not None else {},
         "y_codes": integer.y_codes if integer is not None else None,
         **({"x_scale": integer.x_scale} if integer is not None and integer.x_scale is not None else {}),
+        **({"more_x": cell.more_x} if isinstance(cell, FusedCell) and cell.more_x else {}),
     }
 
 
@@ -111,6 +112,8 @@ def cell_from_json(data: Mapping[str, Any]) -> Cell:
         values["numbers"] = _numbers(data["integer"])
         values["operands"] = _known(Operands, data["operands"])
         values |= {k: data.get(k) for k in ("y_codes", "x_scale")}
+    if issubclass(stage, FusedCell):
+        values["more_x"] = tuple(data.get("more_x", ()))
     return stage(**values)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rnnqc.cells.fused_nodes import MORE_X
 from rnnqc.cells.types import CELL_TYPES
 from tests.native import quant_gru_cases
 from tests.native.grid_cases import byte_grid_case, plain_grid_case
@@ -147,6 +148,15 @@ def _row_codes(case: Case) -> None:
     case.attributes["x_mode"] = "row_codes"
 
 
+def in_parts(case: Case) -> None:
+    """The input in up to four parts, one of which may be empty."""
+    x = case.inputs["X"]
+    size = x.shape[-1]
+    parts = np.split(x, sorted({0, 1, size // 3 + 1} if size < 20 else {17, size - 2}), axis=-1)
+    case.inputs |= dict(zip(("X", *MORE_X), parts, strict=False))
+    case.attributes["operator_version"] = 6
+
+
 def _last_outputs_only(case: Case) -> None:
     case.outputs = case.outputs[1:-1]
 
@@ -162,7 +172,7 @@ def _packed(group_size: int) -> Change:
 
 def sequences(case: Case, part: Any) -> dict[str, Any]:
     """A part of the inputs that are sequences, `[T,B,...]`."""
-    return {name: case.inputs[name][part] for name in ("X", "X_scale") if name in case.inputs}
+    return {name: case.inputs[name][part] for name in ("X", "X_scale", *MORE_X) if name in case.inputs}
 
 
 ANYWHERE: dict[str, Sequence[Change]] = {
@@ -170,6 +180,10 @@ ANYWHERE: dict[str, Sequence[Change]] = {
     "lengths": [_lengths(0, 4, 1, 3), states],
     "no lengths above 0": [_lengths(0)],
     "reverse, lengths": [reverse, _lengths(2, 4, 4, 1)],
+}
+OF_FLOATS: dict[str, Sequence[Change]] = {
+    "input in parts": [in_parts],
+    "input in parts, lengths, reverse": [in_parts, _lengths(4, 0, 2), reverse],
 }
 OF_TABLES: dict[str, Sequence[Change]] = {
     "dynamic hidden, lengths": [_dynamic_hidden, _lengths(4, 3, 0)],
@@ -188,8 +202,8 @@ OF_OTHERS: dict[str, Sequence[Change]] = {"Relu": [_relu]}
 def variants(kind: str) -> dict[str, Sequence[Change]]:
     """Changes that a kind of node may have."""
     if kind not in TABLES:
-        return ANYWHERE
-    return {**ANYWHERE, **OF_TABLES, **(OF_LSTM if kind == "LSTM" else OF_OTHERS)}
+        return {**ANYWHERE, **(OF_FLOATS if KINDS[kind](1, 1, 9, 9).inputs["X"].dtype == np.float32 else {})}
+    return {**ANYWHERE, **OF_FLOATS, **OF_TABLES, **(OF_LSTM if kind == "LSTM" else OF_OTHERS)}
 
 
 def varied(kind: str, variant: str, *sizes: int) -> Case:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
+from rnnqc.cells.fused_nodes import MORE_X
 from tests.native.quant_lstm_cases import (
     NUMBER_KINDS,
     Arrays,
@@ -23,7 +24,10 @@ from tests.native.quant_lstm_cases import (
 
 _NAMES = ("X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table")
 _ZERO_POINTS = ("W_zero_point", "R_zero_point")
-_LATER = ("sequence_lens", "initial_h", "", "", *_ZERO_POINTS, "W_group_multiplier", "R_group_multiplier", "X_scale")
+_LATER = (
+    *("sequence_lens", "initial_h", "", "", *_ZERO_POINTS),
+    *("W_group_multiplier", "R_group_multiplier", "X_scale", *MORE_X),
+)
 OUTPUTS = ("Y", "Y_h", "Y_codes")
 GRU = Operator("QuantGRUCell", (*_NAMES, "hidden_bias", *_LATER), OUTPUTS)
 RNN = Operator("QuantRNNCell", (*_NAMES, "", *_LATER), OUTPUTS)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from rnnqc import runtime_ops
-from rnnqc.cells.fused_nodes import PLACES
+from rnnqc.cells.fused_nodes import MORE_X, PLACES
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.formats.codebooks import GROUP_BYTES
 from rnnqc.formats.packing import pack
@@ -41,6 +41,7 @@ INPUTS = (
     "W_group_multiplier",
     "R_group_multiplier",
     "X_scale",
+    *MORE_X,
 )
 OUTPUTS = ("Y", "Y_h", "Y_c", "Y_codes")
 PARAMETERS = (
@@ -115,7 +116,7 @@ class Case:
     def _dims(self, name: str) -> list[int | str]:
         shape: list[int | str] = list(self.inputs[name].shape)
         if self.symbolic:
-            rows = {"X": ["T", "B"], "X_scale": ["T", "B"]}
+            rows = {n: ["T", "B"] for n in ("X", "X_scale", *MORE_X)}
             symbols = {**rows, "sequence_lens": ["B"], "initial_h": ["B"], "initial_c": ["B"]}.get(name, [])
             shape[: len(symbols)] = symbols
         return shape

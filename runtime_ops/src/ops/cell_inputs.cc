@@ -12,34 +12,11 @@ using ort::OrtKernelContext;
 using ort::OrtValue;
 using ort::Shape;
 
-const CellOperator kQuantLstmCell = {
-    "QuantLSTMCell",
-    24,
-    kGates,
-    {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table", "sequence_lens", "initial_h",
-     "initial_c", "P", "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier", "X_scale"},
-    4};
-
-const CellOperator kQuantGruCell = {
-    "QuantGRUCell",
-    16,
-    3,
-    {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "hidden_bias", "sequence_lens", "initial_h",
-     nullptr, nullptr, "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier", "X_scale"},
-    3};
-
-const CellOperator kQuantRnnCell = {
-    "QuantRNNCell",
-    8,
-    1,
-    {"X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", nullptr, "sequence_lens", "initial_h", nullptr,
-     nullptr, "W_zero_point", "R_zero_point", "W_group_multiplier", "R_group_multiplier", "X_scale"},
-    3};
-
 namespace {
 
 constexpr bool IsZeroPoint(size_t input) { return input == kWZeroPoint || input == kRZeroPoint; }
 constexpr bool IsWeights(size_t input) { return input == kW || input == kR; }
+constexpr bool IsFurtherPart(size_t input) { return input >= kX2; }
 
 // Groups of rows that share a multiplier; negative if not known or if there are none.
 int64_t Groups(int64_t rows, int64_t group_size) {
@@ -64,6 +41,34 @@ void CheckLengths(const int32_t* lens, const Sizes& sizes) {
 
 }  // namespace
 
+const CellOperator kQuantLstmCell = {"QuantLSTMCell", 24, kGates, "cell_table", true, 4};
+const CellOperator kQuantGruCell = {"QuantGRUCell", 16, 3, "hidden_bias", false, 3};
+const CellOperator kQuantRnnCell = {"QuantRNNCell", 8, 1, nullptr, false, 3};
+
+const char* CellOperator::input_name(size_t input) const {
+  static constexpr const char* kNames[kX2] = {"X",
+                                              "W",
+                                              "R",
+                                              "x_multiplier",
+                                              "h_multiplier",
+                                              "B",
+                                              "gate_table",
+                                              nullptr,
+                                              "sequence_lens",
+                                              "initial_h",
+                                              "initial_c",
+                                              "P",
+                                              "W_zero_point",
+                                              "R_zero_point",
+                                              "W_group_multiplier",
+                                              "R_group_multiplier",
+                                              "X_scale"};
+  static constexpr const char* kParts[kMostParts - 1] = {"X2", "X3", "X4"};
+  if (IsFurtherPart(input)) return kParts[input - kX2];
+  if (input == kCellTable) return table_name;
+  return (input == kInitialC || input == kPeephole) && !has_cell_state ? nullptr : kNames[input];
+}
+
 ort::ElementType OnlyType(size_t input) {
   if (input == kX || IsWeights(input)) return ort::kUndefined;
   if (input == kWGroupMultiplier || input == kRGroupMultiplier) return ort::kUint8;
@@ -83,7 +88,7 @@ Shape CellInputs::ExpectedShape(size_t input, const Sizes& s) const {
   };
   switch (input) {
     case kX:
-      return {s.time, s.batch, s.input};
+      return {s.time, s.batch, has_parts_ ? -1 : s.input};
     case kXScale:
       return {s.time, s.batch, 1};
     case kW:
@@ -110,7 +115,7 @@ Shape CellInputs::ExpectedShape(size_t input, const Sizes& s) const {
     case kPeephole:
       return {3 * s.hidden};
     default:
-      return {-1};
+      return IsFurtherPart(input) ? Shape{s.time, s.batch, -1} : Shape{-1};
   }
 }
 
@@ -125,7 +130,7 @@ std::string CellInputs::ShapeInWords(size_t input, const Sizes& s) const {
   };
   switch (input) {
     case kX:
-      return "[T, B, I]";
+      return has_parts_ ? "[T, B, I1]" : "[T, B, I]";
     case kXScale:
       return "[T, B, 1]";
     case kW:
@@ -147,13 +152,13 @@ std::string CellInputs::ShapeInWords(size_t input, const Sizes& s) const {
     case kPeephole:
       return "[3H]";
     default:
-      return "[" + columns + "]";
+      return IsFurtherPart(input) ? "[T, B, I" + std::to_string(input - kX2 + 2) + "]" : "[" + columns + "]";
   }
 }
 
 void CellInputs::CheckShape(size_t input, const Shape& found, const Shape& expected, const Sizes& sizes) const {
   if (ort::Fits(found, expected)) return;
-  throw std::invalid_argument("input " + std::string(op_.input_names[input]) + " has shape " + ort::ToText(found) +
+  throw std::invalid_argument("input " + std::string(op_.input_name(input)) + " has shape " + ort::ToText(found) +
                               ", expected " + ShapeInWords(input, sizes) + " = " + ort::ToText(expected));
 }
 
@@ -170,7 +175,7 @@ ort::ElementType CellInputs::ExpectedType(size_t input) const {
 }
 
 void CellInputs::CheckInput(size_t i, const ort::TensorType& type, Sizes* sizes) {
-  const char* name = i < kUsedInputs ? op_.input_names[i] : nullptr;
+  const char* name = op_.input_name(i);
   if (name == nullptr || (IsZeroPoint(i) && !config_.is_grid())) {
     throw std::invalid_argument("input " + std::to_string(i) + " " + (name == nullptr ? "(reserved)" : name) +
                                 " is reserved for later versions. Use a newer rnnqc library.");
@@ -190,7 +195,7 @@ void CellInputs::CheckInput(size_t i, const ort::TensorType& type, Sizes* sizes)
         (i == kX ? " for this x_mode" : "") + ". Other types may need a newer rnnqc library.");
   }
   if (type.ranked) CheckShape(i, type.shape, ExpectedShape(i, *sizes), *sizes);
-  if (i == kX && type.ranked) sizes->input = type.shape[2];
+  if (i == kX && type.ranked && !has_parts_) sizes->input = type.shape[2];
 }
 
 void CellInputs::CheckDeclared(const ort::KernelInfo& info) {
@@ -204,13 +209,17 @@ void CellInputs::CheckDeclared(const ort::KernelInfo& info) {
   sizes_.r_wide_columns = config_.r_wide_columns;
   Sizes sizes = sizes_;
   ReadPlaces(info);
+  for (size_t i = kX2; i < kInputCount; ++i) {
+    ort::TensorType type;
+    has_parts_ = has_parts_ || info.InputType(node_index_[i], &type);
+  }
   for (size_t i = 0; i < kInputCount; ++i) {
     ort::TensorType type;
     present_[i] = info.InputType(node_index_[i], &type);
     if (present_[i]) {
       CheckInput(i, type, &sizes);
     } else if (i < kGateTable) {
-      throw std::invalid_argument("input " + std::string(op_.input_names[i]) + " is missing");
+      throw std::invalid_argument("input " + std::string(op_.input_name(i)) + " is missing");
     }
   }
   CheckWidth("W", sizes.packed_w, "w_bits", config_.w_bits);
@@ -218,6 +227,7 @@ void CellInputs::CheckDeclared(const ort::KernelInfo& info) {
   CheckGroups("W", sizes.packed_w, "w_group_size", config_.w_group_size, present_[kWGroupMultiplier]);
   CheckGroups("R", sizes.packed_r, "r_group_size", config_.r_group_size, present_[kRGroupMultiplier]);
   CheckScales();
+  CheckParts();
   CheckOutputs(info);
 }
 
@@ -269,6 +279,13 @@ void CellInputs::CheckScales() const {
                               ", but attribute x_mode is " + (needed ? "" : "not ") + "\"row_codes\"");
 }
 
+void CellInputs::CheckParts() const {
+  if (!has_parts_) return;
+  if (!present_[kX2]) throw std::invalid_argument("input X2 is missing, but a part of X behind it is present");
+  if (config_.x_mode == CodeMode::kDynamicRow || config_.x_mode == CodeMode::kStatic) return;
+  throw std::invalid_argument("input X2 is present, but attribute x_mode is not \"dynamic_row\" or \"static\"");
+}
+
 void CellInputs::CheckOutputs(const ort::KernelInfo& info) {
   for (size_t i = 0; i < op_.output_count; ++i) has_output_[i] = info.HasOutput(i);
   if (!has_output_[op_.codes_output()]) return;
@@ -282,13 +299,13 @@ void CellInputs::CheckOutputs(const ort::KernelInfo& info) {
 }
 
 void CellInputs::ReadConstants(const ort::KernelInfo& info, const OrtValue** inputs) {
-  for (size_t i = 0; i < kUsedInputs; ++i) inputs[i] = present_[i] ? info.ConstantInput(node_index_[i]) : nullptr;
+  for (size_t i = 0; i < kInputCount; ++i) inputs[i] = present_[i] ? info.ConstantInput(node_index_[i]) : nullptr;
   gate_table_is_constant_ = inputs[kGateTable] != nullptr;
   constant_weights_ = true;
-  for (size_t i = 0; i < kUsedInputs; ++i) {
+  for (size_t i = 0; i < kInputCount; ++i) {
     constant_weights_ = constant_weights_ && !(IsPacked(i) && present_[i] && inputs[i] == nullptr);
   }
-  for (size_t i = 0; i < kUsedInputs; ++i) {
+  for (size_t i = 0; i < kInputCount; ++i) {
     if (present_[i] && !(constant_weights_ && IsPacked(i))) needed_[needed_count_++] = i;
   }
 }
@@ -305,14 +322,22 @@ void CellInputs::Read(OrtKernelContext* context, const OrtValue** inputs) const 
 }
 
 Sizes CellInputs::Use(const OrtValue* const* inputs, int64_t input_size, CellArgs* args) const {
+  const Sizes sizes = UseX(inputs, input_size, args);
+  args->sequence_lens = CheckedData<int32_t>(kSequenceLens, inputs, sizes);
+  CheckLengths(args->sequence_lens, sizes);
+  args->initial_h = CheckedData<float>(kInitialH, inputs, sizes);
+  args->initial_c = CheckedData<float>(kInitialC, inputs, sizes);
+  return sizes;
+}
+
+Sizes CellInputs::UseX(const OrtValue* const* inputs, int64_t input_size, CellArgs* args) const {
   Sizes sizes = sizes_;
   sizes.input = input_size;
-  const Shape x_shape = CheckedShape(kX, inputs[kX], sizes);
-  sizes.time = x_shape[0];
-  sizes.batch = x_shape[1];
-  sizes.input = x_shape[2];
+  const Shape shape = CheckedShape(kX, inputs[kX], sizes);
+  sizes.time = shape[0];
+  sizes.batch = shape[1];
   if (sizes.time < 1 || sizes.batch < 1) {
-    throw std::invalid_argument("input X has shape " + ort::ToText({sizes.time, sizes.batch, sizes.input}) +
+    throw std::invalid_argument("input X has shape " + ort::ToText(shape) +
                                 ", expected [T, B, I] with T >= 1 and B >= 1: empty sequences and batches are not "
                                 "supported");
   }
@@ -325,13 +350,29 @@ Sizes CellInputs::Use(const OrtValue* const* inputs, int64_t input_size, CellArg
     args->x_scale = CheckedData<float>(kXScale, inputs, sizes);
     CheckRowScales(args->x_scale, sizes);
   } else {
-    args->x_float = ort::DataOf<const float>(api_, inputs[kX]);
+    sizes.input = UseParts(inputs, shape[2], sizes, args);
+    return sizes;
   }
-  args->sequence_lens = CheckedData<int32_t>(kSequenceLens, inputs, sizes);
-  CheckLengths(args->sequence_lens, sizes);
-  args->initial_h = CheckedData<float>(kInitialH, inputs, sizes);
-  args->initial_c = CheckedData<float>(kInitialC, inputs, sizes);
+  sizes.input = shape[2];
   return sizes;
+}
+
+// Takes X and what follows it along the last axis; returns the size of all of it.
+int64_t CellInputs::UseParts(const OrtValue* const* inputs, int64_t first_size, const Sizes& sizes,
+                             CellArgs* args) const {
+  int64_t total = 0;
+  const auto take = [&](size_t input, int64_t size) {
+    if (size > 0) args->x_parts[args->x_part_count++] = {ort::DataOf<const float>(api_, inputs[input]), size};
+    total += size;
+  };
+  take(kX, first_size);
+  if (!has_parts_) return total;
+  for (size_t input = kX2; input < kInputCount; ++input) {
+    if (inputs[input] != nullptr) take(input, CheckedShape(input, inputs[input], sizes)[2]);
+  }
+  if (sizes.input < 0 || total == sizes.input) return total;
+  throw std::invalid_argument("input X and its further parts have " + std::to_string(total) +
+                              " columns, expected I = " + std::to_string(sizes.input));
 }
 
 void CellInputs::UseGateTable(const OrtValue* const* inputs, int64_t required, CellArgs* args) const {
@@ -382,7 +423,7 @@ CellInputs::Weights CellInputs::UnpackedWeights(size_t input, const OrtValue* co
       weights.codes = UnpackWeights(packed, is_w ? sizes.w_bits : sizes.r_bits, matrix.k, matrix.columns(), multipliers,
                                     matrix.group_size, codebook, wide_columns);
     } catch (const std::invalid_argument& error) {
-      throw std::invalid_argument("input " + std::string(op_.input_names[input]) + ": " + error.what());
+      throw std::invalid_argument("input " + std::string(op_.input_name(input)) + ": " + error.what());
     }
     matrix.weights = weights.codes.data();
     matrix.multipliers = multipliers;

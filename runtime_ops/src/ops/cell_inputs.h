@@ -30,8 +30,8 @@ enum Input : size_t {
   kWGroupMultiplier,
   kRGroupMultiplier,
   kXScale,
-  kUsedInputs,
-  kInputCount = 20,
+  kX2,  // and two more: further parts of X
+  kInputCount = kX2 + kMostParts - 1,
 };
 
 // The properties that differ between the operators.
@@ -41,8 +41,11 @@ struct CellOperator {
   // rnnqc/cells/types.py.
   size_t aliases;
   int64_t gates;
-  const char* input_names[kUsedInputs];  // null for reserved ones
-  size_t output_count;                   // Y, last states, and Y_codes
+  const char* table_name;  // of input kCellTable; null if that is reserved
+  bool has_cell_state;     // otherwise kInitialC and kPeephole are reserved
+  size_t output_count;     // Y, last states, and Y_codes
+
+  const char* input_name(size_t input) const;  // null for reserved ones
 
   size_t codes_output() const { return output_count - 1; }
 };
@@ -139,6 +142,9 @@ class CellInputs {
   static void CheckGroups(const std::string& matrix, bool packed, const char* attribute, int64_t group_size,
                           bool multipliers);
   void CheckScales() const;
+  void CheckParts() const;
+  Sizes UseX(const ort::OrtValue* const* inputs, int64_t input_size, CellArgs* args) const;
+  int64_t UseParts(const ort::OrtValue* const* inputs, int64_t first_size, const Sizes& sizes, CellArgs* args) const;
   void CheckOutputs(const ort::KernelInfo& info);
   float* StateOutput(ort::OrtKernelContext* context, size_t output, const Sizes& sizes) const;
   template <typename T>
@@ -153,6 +159,7 @@ class CellInputs {
   size_t needed_[kInputCount] = {};  // the first needed_count_ are what a run reads
   size_t needed_count_ = 0;
   bool has_output_[kMostOutputs] = {};
+  bool has_parts_ = false;  // of X
   bool gate_table_is_constant_ = false;
   bool constant_weights_ = false;
 };

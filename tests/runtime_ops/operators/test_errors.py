@@ -12,7 +12,7 @@ import pytest
 from rnnqc import runtime_ops
 from tests.native.isa_process import run_with_isa
 from tests.native.quant_lstm_cases import Case, native_session, run_native, table_case
-from tests.native.refusals import check_refused_at_creation, check_refused_at_run, refused
+from tests.native.refusals import NAME, check_refused_at_creation, check_refused_at_run, refused
 from tests.subjects.node_changes import Change, all_of, drop_attribute, drop_input, set_attribute, set_input
 
 
@@ -33,8 +33,8 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
     ("h_scale has another type than the expected float", set_attribute(h_scale=1)),
     ("direction has another type than the expected string", set_attribute(direction=1)),
     (
-        r"has version 6 .* up to version 5\. Use a newer library, or run the file without",
-        set_attribute(operator_version=6),
+        r"has version 7 .* up to version 6\. Use a newer library, or run the file without",
+        set_attribute(operator_version=7),
     ),
     ("has version 0 .* from version 1 on. Lower the float model again", set_attribute(operator_version=0)),
     ("gate_min has 0 elements, expected 4", set_attribute(gate_min=0.5)),
@@ -91,6 +91,13 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
         r"input X_scale has shape \[.*, 9\], expected \[T, B, 1\]",
         all_of(_rows, set_input("X_scale", np.ones((5, 2, 9), np.float32))),
     ),
+    ("input X2 is missing, but a part of X behind it is present", set_input("X3", np.zeros((5, 2, 1), np.float32))),
+    (
+        'input X2 is present, but attribute x_mode is not "dynamic_row" or "static"',
+        all_of(_rows, set_input("X2", np.zeros((5, 2, 1), np.float32))),
+    ),
+    ("input X2 has element type uint8, expected float", set_input("X2", np.zeros((5, 2, 1), np.uint8))),
+    (r"input X2 has shape \[.*\], expected \[T, B, I2\]", set_input("X2", np.zeros((5, 2), np.float32))),
     ("x_bits is 16, expected 8 for x_mode row_codes", all_of(_rows, set_attribute(x_bits=16))),
     ("input X has element type double, expected float", set_input("X", np.zeros((5, 2, 9)))),
     (
@@ -324,6 +331,37 @@ def test_refused_at_run(message: str, change: Change) -> None:
     case.inputs["initial_c"] = np.zeros((2, 21), np.float32)
     case.inputs["P"] = np.zeros(63, np.float32)
     check_refused_at_run(case, message, change)
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        (r"input W has shape \[9, 84\], expected .* = \[10, 84\]", set_input("X2", np.zeros((5, 2, 4), np.float32))),
+        (r"input X2 has shape \[5, 1, 3\], expected \[T, B, I2\]", set_input("X2", np.zeros((5, 1, 3), np.float32))),
+        (r"input X3 has shape \[4, 2, 1\], expected \[T, B, I3\]", set_input("X3", np.zeros((4, 2, 1), np.float32))),
+        (r"input X has shape \[5, 2\], expected \[T, B, I1\]", set_input("X", np.zeros((5, 2), np.float32))),
+    ],
+)
+def test_parts_of_the_input_that_do_not_fit_together(message: str, change: Change) -> None:
+    check_refused_at_run(_of_parts(), message, change)
+
+
+def test_the_sizes_of_parts_add_up_to_that_of_constant_weights() -> None:
+    case = _of_parts()
+    model = case.model()
+    for value in model.graph.input:
+        value.type.tensor_type.ClearField("shape")
+    session = native_session(model)
+    case.inputs["X2"] = np.zeros((5, 2, 4), np.float32)
+    with refused(case, "input X and its further parts have 10 columns, expected I = 9"):
+        session.run(None, case.feeds())
+
+
+def _of_parts() -> Case:
+    case = table_case()
+    case.name = NAME
+    case.inputs |= dict(zip(("X", "X2", "X3"), np.split(case.inputs["X"], [5, 8], axis=-1), strict=True))
+    return case
 
 
 def test_too_many_inputs_are_refused() -> None:

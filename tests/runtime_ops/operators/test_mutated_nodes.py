@@ -15,6 +15,7 @@ import onnxruntime as ort
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rnnqc.cells.fused_nodes import MORE_X
 from rnnqc.cells.types import GRU, RNN
 from tests.native.grid_cases import ROUNDINGS, grid_cases, plain_grid_case
 from tests.native.quant_gru_cases import cases as gru_cases
@@ -189,6 +190,18 @@ def _add_input(case: Case, draw: Draw) -> None:
     case.inputs[name] = np.ones(shape, draw(st.sampled_from(TYPES)))
 
 
+def _in_parts(case: Case, draw: Draw) -> None:
+    """The input as it was, in parts; or with a part too many."""
+    x = case.inputs.get("X")
+    if x is None or x.ndim != 3:
+        return
+    names = ("X", *MORE_X)[: draw(st.integers(2, 4))]
+    cuts = sorted(draw(st.lists(st.integers(0, x.shape[-1]), min_size=len(names) - 1, max_size=len(names) - 1)))
+    case.inputs |= dict(zip(names, np.split(x, cuts, axis=-1), strict=True))
+    if draw(st.integers(0, 4)) == 0:
+        case.inputs[draw(st.sampled_from(MORE_X))] = x
+
+
 def _pack(case: Case, draw: Draw) -> None:
     key = draw(st.sampled_from(["W", "R"]))
     value = case.inputs.get(key)
@@ -216,6 +229,7 @@ CHANGES = [
     _change_shape,
     _change_value,
     _add_input,
+    _in_parts,
     _pack,
     _change_constants,
     _change_outputs,
@@ -239,7 +253,8 @@ def mutated(draw: st.DrawFn) -> Case:
 
 def _numbers(case: Case) -> npt.NDArray[np.float64]:
     """All parameters and attributes that are floats, but for the limits of clipping, which may be infinite."""
-    inputs = [v for n, v in case.inputs.items() if n not in ("X", "initial_h", "initial_c") and v.dtype.kind == "f"]
+    data = ("X", *MORE_X, "initial_h", "initial_c")
+    inputs = [v for n, v in case.inputs.items() if n not in data and v.dtype.kind == "f"]
     attributes = [np.atleast_1d(v) for n, v in case.attributes.items() if n not in ("gate_min", "gate_max", "cell_max")]
     return np.concatenate([np.ravel(v).astype(np.float64) for v in (*inputs, *attributes) if v.dtype.kind == "f"])
 

@@ -57,11 +57,20 @@ class Parallel {
   virtual void For(int64_t count, void (*task)(void* user, size_t index), void* user) = 0;
 };
 
+// Values of each row of X that follow each other.
+struct InputPart {
+  const float* data;  // [time, batch, size]
+  int64_t size;
+};
+
+constexpr size_t kMostParts = 4;
+
 // One call. Null pointers stand for absent inputs and outputs. Tables hold at least the required sizes.
 struct CellArgs {
   int64_t time;
   int64_t batch;
-  const float* x_float;    // [time, batch, input_size]: either this
+  InputPart x_parts[kMostParts];  // the first x_part_count, none of them empty: either these
+  size_t x_part_count;
   const uint8_t* x_codes;  // or this, for x_mode codes
   const int8_t* x_rows;    // or this, for x_mode row_codes,
   const float* x_scale;    // with these [time, batch]

@@ -281,14 +281,25 @@ void SequenceRun::QuantizeInput(int64_t position, int64_t row) {
     x_scale_[row] = args_.x_scale[position];
     return;
   }
-  const float* x = args_.x_float + position * size;
   RowFormat format{config_.x_scale, static_cast<int32_t>(config_.x_zero_point)};
   if (config_.x_mode == CodeMode::kDynamicRow) {
-    format = DynamicRowFormat(kernels_.min_max(x, size), config_.x_bits);
+    MinMax range{};
+    for (size_t i = 0; i < args_.x_part_count; ++i) {
+      const InputPart& part = args_.x_parts[i];
+      const MinMax found = kernels_.min_max(part.data + position * part.size, part.size);
+      range = {std::min(range.min, found.min), std::max(range.max, found.max)};
+    }
+    format = DynamicRowFormat(range, config_.x_bits);
     x_scale_[row] = format.scale;
   }
   SplitZeroPoint(format.zero_point, x_planes_, x_zero_point_ + row * x_planes_);
-  Quantize(x, size, format.scale, format.zero_point, x_planes_, codes, stride);
+  uint8_t* part_codes = codes;
+  for (size_t i = 0; i < args_.x_part_count; ++i) {
+    const InputPart& part = args_.x_parts[i];
+    Quantize(part.data + position * part.size, part.size, format.scale, format.zero_point, x_planes_, part_codes,
+             stride);
+    part_codes += part.size;
+  }
   LimitCodes(config_.x_codes, size, codes);
 }
 

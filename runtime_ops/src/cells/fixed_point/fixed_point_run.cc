@@ -140,12 +140,19 @@ void GridRun<Real>::StartChunk() {
   for (int64_t step = chunk_begin_; step < chunk_end_; ++step) {
     const int64_t active = sequences_.Active(step);
     for (int64_t r = 0; r < active; ++r, ++rows) {
-      const int64_t position = sequences_.Position(step, r) * input_;
+      const int64_t position = sequences_.Position(step, r);
       std::memset(x.row(rows), 0, static_cast<size_t>(x_planes_ * x_stride_));
       if (config_.x_mode == CodeMode::kCodes) {
-        std::memcpy(x.row(rows), args_.x_codes + position, static_cast<size_t>(input_));
+        std::memcpy(x.row(rows), args_.x_codes + position * input_, static_cast<size_t>(input_));
       } else {
-        Encode(args_.x_float + position, input_, config_.grid.input(), x.high(rows), x.low(rows));
+        int64_t begin = 0;
+        for (size_t i = 0; i < args_.x_part_count; ++i) {
+          const InputPart& part = args_.x_parts[i];
+          uint8_t* high = x.high(rows);
+          Encode(part.data + position * part.size, part.size, config_.grid.input(),
+                 high == nullptr ? high : high + begin, x.low(rows) + begin);
+          begin += part.size;
+        }
       }
     }
   }

@@ -1,0 +1,78 @@
+"""The law for layers that read their input in parts, which a fused node takes without the Concat that joined them.
+
+What these would catch: parts in another order; a row whose scale covers one part alone; a part that is read with the
+row size of another; steps or rows of a part that lengths or a reverse direction do not turn with the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rnnqc.cells.stages import FusedCell
+from tests.generate.layers import RecurrentCase
+from tests.laws.formats import TABLES
+from tests.laws.law import ALL_SETTINGS, carries_states, chunks, law, rows
+from tests.laws.layers import CELLS, WITHOUT_DATA
+from tests.laws.pairwise import Row, pairwise
+from tests.runs.lowered import INTEGER, UNROLLED
+from tests.subjects.layers_of_parts import of_parts
+
+FORMATS = {
+    **{recipe: (recipe, []) for recipe in WITHOUT_DATA},
+    "static input": ("int8", ["*.input.mode=static", "*.input.scale=0.03125"]),
+    **{n: ("int8", TABLES[n]) for n in ("16-bit input", "int6 input, int4 recurrence", "int4, groups of 32")},
+}
+FIELDS: dict[str, Any] = {
+    "cell": tuple(CELLS),
+    "format": tuple(FORMATS),
+    "parts": (2, 3, 4, 5),
+    "empty": (False, True),
+    "size": ((4, 2, 5, 4), (5, 3, 20, 17), (3, 3, 70, 35), (1, 1, 9, 16)),
+    "direction": ("forward", "reverse", "bidirectional"),
+    "lengths": (False, True),
+    "states": (False, True),
+    "opset": (17, 14, 20, 22),
+    "dynamic": (False, True),
+    "setting": ALL_SETTINGS,
+    "form": (INTEGER, UNROLLED),
+}
+ROWS = pairwise(FIELDS)
+
+
+@pytest.mark.few(6)
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{ROWS.index(r)} {r['cell']}, {r['format']}, {r['parts']}")
+def test_same_bits(row: Row) -> None:
+    time, batch, width, hidden = row["size"]
+    case = RecurrentCase(
+        T=time,
+        B=batch,
+        I=width,
+        H=hidden,
+        direction=row["direction"],
+        lens=tuple((time, 0, max(time - 2, 0))[k % 3] for k in range(batch)) if row["lengths"] else None,
+        initial_h=row["states"],
+        initial_c=row["states"] and row["cell"] == "LSTM",
+        magnitude=3.0 if row["states"] else 1.0,
+        opset=row["opset"],
+        dynamic_time=row["dynamic"],
+        dynamic_batch=row["dynamic"],
+        **CELLS[row["cell"]],
+    )
+    recipe, overrides = FORMATS[row["format"]]
+    feeds = [case.replace(seed=seed).feeds(padding=0.0) for seed in range(2)]
+    forms = law(
+        of_parts(case, row["parts"], row["empty"]), recipe, overrides, feeds=feeds, dims=case.dims,
+        settings=[row["setting"]], ways=[row["form"]], name=f"{row}",
+    )  # fmt: skip
+    takes_parts = row["parts"] < 5 and case.directions == 1
+    for cell in forms.stock.model.cells.values():
+        assert isinstance(cell, FusedCell)
+        assert len(cell.more_x) == (row["parts"] - 1 if takes_parts else 0)
+    assert [n.op_type for n in forms.stock.proto.graph.node].count("Concat") >= (not takes_parts)
+    assert forms.reference(feeds[0]) == case.directions
+    if case.dynamic_batch:
+        rows(forms, case, feeds[0])
+    if carries_states(case):
+        chunks(forms, case, feeds[0])
