@@ -21,6 +21,7 @@ from tests.subjects.brevitas.models import draw_feeds, one_cell, random_lstm
 from tests.subjects.custom_layers import cutting_layer, feeds_of
 from tests.subjects.embedded_layers import embedded, tokens
 from tests.subjects.fused_patterns import PATTERNS, patterned_layer
+from tests.subjects.layers_of_parts import of_parts
 from tests.subjects.packed_streams import cut_caches, packed_feeds, packed_step, packed_stream
 from tests.subjects.whole_models import WholeModel, exact_feeds, exact_model
 
@@ -29,6 +30,7 @@ ALIKE = (
     *("GRU, symbolic", "RNN, symbolic", "GRU with a state", "RNN with a state", "RNN on grids", "RNN with codebooks"),
     *("GRU with int", "RNN with int", "GRU in both", "RNN in both", "GRU of earlier", "RNN of earlier"),
     *("GRU, integer form", "RNN, integer form", "GRU, unrolled", "RNN, unrolled", "GRU behind", "RNN behind"),
+    *("GRU that reads", "RNN that reads"),
     *("directions, integer form", "set 14", "gelu by", "half first", "silu", "quick", "quotient", "rows, by"),
 )
 """Parts of the names of cases that resemble another case, with another cell type or set of outputs."""
@@ -85,6 +87,8 @@ def _all_cases() -> Iterator[VersionCase]:
         behind = both.replace(lens=(3, 2), initial_h=True)
         feeds, lowering = tokens(behind, 0), {"rest": "int8"}
         yield VersionCase(f"{op} behind an embedding", embedded(behind, "transposed"), feeds, lowering)
+        parts = SMALL.replace(op=op, I=5)
+        yield VersionCase(f"{op} that reads parts", of_parts(parts, 3), parts.feeds())
         yield _case(f"{op} of earlier files", SMALL.replace(op=op, initial_h=True, outputs=("Y_h",)), earlier=True)
         yield _case(f"{op}, integer form", both, form="integer")
         yield _case(f"{op}, unrolled", SMALL.replace(op=op), form="integer", unroll=True)
