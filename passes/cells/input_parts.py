@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rnnqc.cells.fused_nodes import MORE_X
 from rnnqc.ir import CELL_TAG, Graph, Node, Value, attribute, info, maker_of
 from rnnqc.passes.graph.values.layout_ops import MOVERS
 
-MOST_PARTS = 4
+MOST_PARTS = 1 + len(MORE_X)
 _RANK = 3
 
 

@@ -336,6 +336,7 @@ Sizes CellInputs::UseX(const OrtValue* const* inputs, int64_t input_size, CellAr
   const Shape shape = CheckedShape(kX, inputs[kX], sizes);
   sizes.time = shape[0];
   sizes.batch = shape[1];
+  sizes.input = shape[2];
   if (sizes.time < 1 || sizes.batch < 1) {
     throw std::invalid_argument("input X has shape " + ort::ToText(shape) +
                                 ", expected [T, B, I] with T >= 1 and B >= 1: empty sequences and batches are not "
@@ -350,29 +351,27 @@ Sizes CellInputs::UseX(const OrtValue* const* inputs, int64_t input_size, CellAr
     args->x_scale = CheckedData<float>(kXScale, inputs, sizes);
     CheckRowScales(args->x_scale, sizes);
   } else {
-    sizes.input = UseParts(inputs, shape[2], sizes, args);
-    return sizes;
+    sizes.input = UseParts(inputs, sizes, input_size, args);
   }
-  sizes.input = shape[2];
   return sizes;
 }
 
-// Takes X and what follows it along the last axis; returns the size of all of it.
-int64_t CellInputs::UseParts(const OrtValue* const* inputs, int64_t first_size, const Sizes& sizes,
+// Takes X, of these sizes, and what follows it along the last axis; returns the size of all of it.
+int64_t CellInputs::UseParts(const OrtValue* const* inputs, const Sizes& sizes, int64_t input_size,
                              CellArgs* args) const {
   int64_t total = 0;
   const auto take = [&](size_t input, int64_t size) {
     if (size > 0) args->x_parts[args->x_part_count++] = {ort::DataOf<const float>(api_, inputs[input]), size};
     total += size;
   };
-  take(kX, first_size);
+  take(kX, sizes.input);
   if (!has_parts_) return total;
   for (size_t input = kX2; input < kInputCount; ++input) {
     if (inputs[input] != nullptr) take(input, CheckedShape(input, inputs[input], sizes)[2]);
   }
-  if (sizes.input < 0 || total == sizes.input) return total;
+  if (input_size < 0 || total == input_size) return total;
   throw std::invalid_argument("input X and its further parts have " + std::to_string(total) +
-                              " columns, expected I = " + std::to_string(sizes.input));
+                              " columns, expected I = " + std::to_string(input_size));
 }
 
 void CellInputs::UseGateTable(const OrtValue* const* inputs, int64_t required, CellArgs* args) const {

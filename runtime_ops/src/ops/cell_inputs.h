@@ -144,7 +144,7 @@ class CellInputs {
   void CheckScales() const;
   void CheckParts() const;
   Sizes UseX(const ort::OrtValue* const* inputs, int64_t input_size, CellArgs* args) const;
-  int64_t UseParts(const ort::OrtValue* const* inputs, int64_t first_size, const Sizes& sizes, CellArgs* args) const;
+  int64_t UseParts(const ort::OrtValue* const* inputs, const Sizes& sizes, int64_t input_size, CellArgs* args) const;
   void CheckOutputs(const ort::KernelInfo& info);
   float* StateOutput(ort::OrtKernelContext* context, size_t output, const Sizes& sizes) const;
   template <typename T>
