@@ -17,21 +17,25 @@ Shape DimensionsOf(const OrtApi& api, const OrtTensorTypeAndShapeInfo* info) {
   return shape;
 }
 
-}  // namespace
-
-Shape::Shape(size_t rank) : rank_(rank) {
-  if (rank > kMaxRank) {
-    throw std::invalid_argument("a tensor has " + std::to_string(rank) + " dimensions, expected at most " +
-                                std::to_string(kMaxRank));
+// The shape of a value by the entry that allocates nothing.
+Shape ReferredShape(const OrtApi& api, const OrtValue* value) {
+  ElementType element;
+  const int64_t* dims = nullptr;
+  size_t rank = 0;
+  Check(api, later_api->GetTensorElementTypeAndShapeDataReference()(value, &element, &dims, &rank));
+  Shape shape(rank);
+  // In a form that compilers do not turn into a copy of bytes, which takes longer.
+  for (size_t i = 0; i < Shape::kMaxRank; ++i) {
+    if (i < rank) shape.data()[i] = dims[i];
   }
+  return shape;
 }
 
-bool Fits(const Shape& found, const Shape& expected) {
-  bool fits = found.size() == expected.size();
-  for (size_t i = 0; fits && i < found.size(); ++i) {
-    fits = found[i] < 0 || expected[i] < 0 || found[i] == expected[i];
-  }
-  return fits;
+}  // namespace
+
+void Shape::FailRank(size_t rank) {
+  throw std::invalid_argument("a tensor has " + std::to_string(rank) + " dimensions, expected at most " +
+                              std::to_string(kMaxRank));
 }
 
 std::string ToText(const Shape& shape) {
@@ -51,8 +55,7 @@ const char* ToText(ElementType type) {
   return index < sizeof(names) / sizeof(names[0]) ? names[index] : "another type";
 }
 
-void Check(const OrtApi& api, OrtStatus* status) {
-  if (status == nullptr) return;
+void Fail(const OrtApi& api, OrtStatus* status) {
   const std::string message = api.GetErrorMessage()(status);
   api.ReleaseStatus()(status);
   throw std::runtime_error("onnxruntime reports: " + message);
@@ -183,15 +186,7 @@ void UseLaterApi(const OrtApi& api, const OrtLaterApi* later) {
 }
 
 Shape ShapeOf(const OrtApi& api, const OrtValue* value) {
-  if (&api == api_with_later) {
-    ElementType element;
-    const int64_t* dims = nullptr;
-    size_t rank = 0;
-    Check(api, later_api->GetTensorElementTypeAndShapeDataReference()(value, &element, &dims, &rank));
-    Shape shape(rank);
-    std::copy(dims, dims + rank, shape.data());
-    return shape;
-  }
+  if (&api == api_with_later) return ReferredShape(api, value);
   OrtTensorTypeAndShapeInfo* info = nullptr;
   Check(api, api.GetTensorTypeAndShape()(value, &info));
   const auto release = [&api](OrtTensorTypeAndShapeInfo* owned) { api.ReleaseTensorTypeAndShapeInfo()(owned); };

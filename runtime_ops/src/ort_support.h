@@ -20,7 +20,9 @@ class Shape {
 
   Shape() = default;
   // Throws std::invalid_argument beyond kMaxRank.
-  explicit Shape(size_t rank);
+  explicit Shape(size_t rank) : rank_(rank) {
+    if (rank > kMaxRank) FailRank(rank);
+  }
   Shape(std::initializer_list<int64_t> dims) : Shape(dims.size()) { std::copy(dims.begin(), dims.end(), dims_); }
 
   size_t size() const { return rank_; }
@@ -30,19 +32,32 @@ class Shape {
   int64_t operator[](size_t i) const { return dims_[i]; }
 
  private:
+  [[noreturn]] static void FailRank(size_t rank);
+
   int64_t dims_[kMaxRank] = {};
   size_t rank_ = 0;
 };
 
 // Dimensions fit where either is not known.
-bool Fits(const Shape& found, const Shape& expected);
+inline bool Fits(const Shape& found, const Shape& expected) {
+  bool fits = found.size() == expected.size();
+  for (size_t i = 0; fits && i < found.size(); ++i) {
+    fits = found[i] < 0 || expected[i] < 0 || found[i] == expected[i];
+  }
+  return fits;
+}
 
 // "[2, 3, ?]"
 std::string ToText(const Shape& shape);
 const char* ToText(ElementType type);
 
-// Throws std::runtime_error with onnxruntime's message, and releases the status, unless it is null.
-void Check(const OrtApi& api, OrtStatus* status);
+// Throws std::runtime_error with onnxruntime's message, and releases the status.
+[[noreturn]] void Fail(const OrtApi& api, OrtStatus* status);
+
+// Fails unless the status is null. Inline, as is what else a call does several times.
+inline void Check(const OrtApi& api, OrtStatus* status) {
+  if (status != nullptr) Fail(api, status);
+}
 
 // Releases the status; true if it was null.
 bool Ok(const OrtApi& api, OrtStatus* status);

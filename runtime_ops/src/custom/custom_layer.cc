@@ -85,11 +85,7 @@ ProgramProduct CustomLayer::MakeProduct(const Instruction& instruction,
 void CustomLayer::Run(const CustomArgs& args, Scratch* scratch, OperatorCaller* caller) const {
   const int64_t steps = std::min(args.time, std::max<int64_t>(1, ahead_rows_ / args.batch));
   RunningProgram running(program_, kernels_, once_, products_);
-  ScratchPieces count;
-  running.VisitScratch(count, args.batch, steps);
-  scratch->Reset(1, count.bytes());
-  ScratchPieces pieces(scratch->Share(0));
-  running.VisitScratch(pieces, args.batch, steps);
+  scratch->Take([&](ScratchPieces& pieces) { running.VisitScratch(pieces, args.batch, steps); });
   running.Run(args, steps, caller);
 }
 

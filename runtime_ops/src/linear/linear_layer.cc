@@ -156,11 +156,7 @@ void LinearLayer::ColumnsPart(const Call& call, int64_t part, int64_t parts) con
 void LinearLayer::Run(const LinearArgs& args, Scratch* scratch, Parallel* parallel) const {
   if (args.rows == 0) return;
   Call call{*this, args};
-  ScratchPieces count;
-  call.VisitScratch(count);
-  scratch->Reset(1, count.bytes());
-  ScratchPieces pieces(scratch->Share(0));
-  call.VisitScratch(pieces);
+  scratch->Take([&call](ScratchPieces& pieces) { call.VisitScratch(pieces); });
   const Division division = Divide(args.rows);
   if (division.row_parts > 1) {
     RunParts(call, &LinearLayer::RowsPart, division.row_parts, parallel);

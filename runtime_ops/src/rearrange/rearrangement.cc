@@ -1,8 +1,13 @@
 #include "rearrange/rearrangement.h"
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <utility>
+
+#include "kernels/common/compiler.h"
 
 namespace rnnqc {
 namespace {
@@ -56,26 +61,98 @@ void EachPlace(const BoxCopy& copy, size_t axis, int64_t to, const Visit& visit)
   for (int64_t i = 0; i < copy.axes[axis].count; ++i) EachPlace(copy, axis + 1, to + i * copy.axes[axis].to, visit);
 }
 
-void CopyRow(const CopyAxis& axis, const Element* from, Element* to) {
-  constexpr int64_t kFew = 16;  // below, a call of memcpy takes longer
-  if (axis.to == 1 && axis.from == 1) {
-    if (axis.count >= kFew) {
-      std::memcpy(to, from, static_cast<size_t>(axis.count) * sizeof(Element));
-      return;
+// Copies in the places of copies that differ in nothing but their places, which are equally far apart: of the same
+// output and input, and with the same axes. They have one more axis.
+std::vector<BoxCopy> Joined(std::vector<BoxCopy> copies) {
+  const auto axes = [](const CopyAxis& axis) { return std::make_tuple(axis.count, axis.to, axis.from); };
+  const auto less = [&axes](const CopyAxis& a, const CopyAxis& b) { return axes(a) < axes(b); };
+  const auto before = [&less](const BoxCopy& a, const BoxCopy& b) {
+    if (a.output != b.output) return a.output < b.output;
+    if (a.input != b.input) return a.input < b.input;
+    return std::lexicographical_compare(a.axes.begin(), a.axes.end(), b.axes.begin(), b.axes.end(), less);
+  };
+  std::stable_sort(copies.begin(), copies.end(), before);
+  std::vector<BoxCopy> joined;
+  for (size_t first = 0; first < copies.size();) {
+    const auto follows = [&](size_t i, int64_t BoxCopy::* place) { return copies[i].*place - copies[i - 1].*place; };
+    size_t end = first + 1;
+    while (end < copies.size() && !before(copies[first], copies[end]) &&
+           follows(end, &BoxCopy::to) == follows(first + 1, &BoxCopy::to) &&
+           follows(end, &BoxCopy::from) == follows(first + 1, &BoxCopy::from)) {
+      ++end;
     }
-    for (int64_t i = 0; i < axis.count; ++i) to[i] = from[i];
-  } else if (axis.to == 1) {
-    for (int64_t i = 0; i < axis.count; ++i) to[i] = from[i * axis.from];
-  } else {
-    for (int64_t i = 0; i < axis.count; ++i) to[i * axis.to] = from[i * axis.from];
+    BoxCopy copy = copies[first];
+    if (end > first + 1) {
+      const auto count = static_cast<int64_t>(end - first);
+      copy.axes.insert(copy.axes.begin(),
+                       {count, follows(first + 1, &BoxCopy::to), follows(first + 1, &BoxCopy::from)});
+    }
+    joined.push_back(std::move(copy));
+    first = end;
   }
+  return joined;
+}
+
+// Makes one of the axes the innermost loop: the one whose elements lie together in both tensors, or the longest one.
+void ChooseRows(std::vector<CopyAxis>* axes) {
+  const auto is_row = [](const CopyAxis& axis) { return axis.to == 1 && axis.from == 1; };
+  auto last = std::find_if(axes->begin(), axes->end(), is_row);
+  if (last == axes->end()) {
+    last = std::max_element(axes->begin(), axes->end(),
+                            [](const CopyAxis& a, const CopyAxis& b) { return a.count < b.count; });
+  }
+  if (last != axes->end()) std::rotate(last, last + 1, axes->end());
+}
+
+// Calls copy(from, to) for rows.
+template <typename Copy>
+void ForEachRow(const CopyAxis& rows, const Element* from, Element* to, const Copy& copy) {
+  for (int64_t i = 0; i < rows.count; ++i) copy(from + i * rows.from, to + i * rows.to);
+}
+
+// Rows of elements at distances that the compiler knows.
+template <int kTo, int kFrom>
+void CopyStrided(const CopyAxis& rows, int64_t count, const Element* from, Element* to) {
+  ForEachRow(rows, from, to, [count](const Element* row_from, Element* row_to) {
+    RNNQC_UNROLL(4)
+    for (int64_t i = 0; i < count; ++i) row_to[i * kTo] = row_from[i * kFrom];
+  });
+}
+
+// Rows of so many elements that lie together.
+template <int kCount>
+void CopyShort(const CopyAxis& rows, const Element* from, Element* to) {
+  ForEachRow(rows, from, to,
+             [](const Element* row_from, Element* row_to) { std::memcpy(row_to, row_from, kCount * sizeof(Element)); });
+}
+
+void CopyRows(const CopyAxis& rows, const CopyAxis& row, const Element* from, Element* to) {
+  constexpr int64_t kFew = 16;  // below, a call of memcpy takes longer
+  const int64_t count = row.count;
+  if (row.to == 1 && row.from == 1) {
+    if (count == 4) return CopyShort<4>(rows, from, to);
+    if (count == 8) return CopyShort<8>(rows, from, to);
+    if (count < kFew) return CopyStrided<1, 1>(rows, count, from, to);
+    return ForEachRow(rows, from, to, [count](const Element* row_from, Element* row_to) {
+      std::memcpy(row_to, row_from, static_cast<size_t>(count) * sizeof(Element));
+    });
+  }
+  if (row.to == 1 && row.from == 2) return CopyStrided<1, 2>(rows, count, from, to);
+  if (row.to == 2 && row.from == 1) return CopyStrided<2, 1>(rows, count, from, to);
+  ForEachRow(rows, from, to, [&row](const Element* row_from, Element* row_to) {
+    RNNQC_UNROLL(4)
+    for (int64_t i = 0; i < row.count; ++i) row_to[i * row.to] = row_from[i * row.from];
+  });
 }
 
 void CopyBox(const CopyAxis* axes, size_t count, const Element* from, Element* to) {
+  constexpr CopyAxis kOne = {1, 0, 0};
   if (count == 0) {
     *to = *from;
   } else if (count == 1) {
-    CopyRow(axes[0], from, to);
+    CopyRows(kOne, axes[0], from, to);
+  } else if (count == 2) {
+    CopyRows(axes[0], axes[1], from, to);
   } else {
     for (int64_t i = 0; i < axes[0].count; ++i) {
       CopyBox(axes + 1, count - 1, from + i * axes[0].from, to + i * axes[0].to);
@@ -127,6 +204,8 @@ Rearrangement::Rearrangement(const std::vector<int64_t>& input_sizes, const std:
       }
     }
   }
+  copies_ = Joined(std::move(copies_));
+  for (BoxCopy& copy : copies_) ChooseRows(&copy.axes);
 }
 
 void Rearrangement::Run(const void* const* inputs, void* const* outputs) const {

@@ -6,6 +6,7 @@ which would show what was in memory before, a shape of an input that is not chec
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -92,6 +93,39 @@ def test_elements_and_names(op: str) -> None:
     y, z = outputs(model(op))
     assert y.tolist() == [3, 4, 5, 6, 7]
     assert np.array_equal(z, FEEDS["a"].T)
+
+
+SHAPES = [(5, 2, 4), (3, 8, 1), (2, 33, 2), (1, 2, 40), (7, 3, 5), (4, 16, 17)]
+
+
+@pytest.mark.parametrize("permutation", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("shape", SHAPES)
+def test_boxes_in_pieces(shape: tuple[int, int, int], permutation: tuple[int, int, int]) -> None:
+    """Two transposed tensors that interleave in one output, in copies of slices in any order.
+
+    Catches copies that are joined though their places, axes or tensors differ, an axis that is lost or counted twice
+    when copies are joined or axes change places, and rows of lengths and distances that have a loop of their own.
+    """
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.standard_normal(shape).astype(np.float32) for n in "ab"}
+    turned = [v.transpose(permutation) for v in feeds.values()]
+    expected = np.ascontiguousarray(np.stack(turned, axis=-1))
+    steps = np.array(feeds["a"].strides)[list(permutation)] // 4
+    distances = np.array(expected.strides) // 4
+    for cut in range(3):
+        others = [axis for axis in range(3) if axis != cut]
+        axes = [int(n) for axis in others for n in (expected.shape[axis], distances[axis], steps[axis])]
+        pieces = [
+            [0, source, int(source + i * distances[cut]), int(i * steps[cut]), 2, *axes]
+            for source in range(2)
+            for i in range(expected.shape[cut])
+        ]
+        copies = [n for i in rng.permutation(len(pieces)) for n in pieces[i]]
+        copies += [1, 0, 0, 0, 0]
+        made = model(copies=copies, input_shapes=[3, *shape, 3, *shape], output_shapes=[4, *expected.shape, 1, 1])
+        y, z = outputs(made, feeds)
+        assert np.array_equal(y, expected)
+        assert z.tolist() == [feeds["a"].ravel()[0]]
 
 
 def test_no_other_names() -> None:

@@ -29,8 +29,7 @@ template <typename Make>
 void RunGroups(int64_t count, const Make& make, Scratch* scratch, Parallel* parallel) {
   if (count == 1) {
     auto run = make(0, 1);
-    scratch->Reset(1, run.ScratchBytes());
-    run.TakeScratch(scratch->Share(0));
+    run.TakeScratch(scratch);
     return run.Run();
   }
   struct Groups {
@@ -54,8 +53,7 @@ void RunGroups(int64_t count, const Make& make, Scratch* scratch, Parallel* para
 
 // Runs all rows in steps of at most `parts` parts.
 inline void RunParts(int64_t parts, SequenceRun* run, Scratch* scratch, Parallel* parallel) {
-  scratch->Reset(1, run->ScratchBytes());
-  run->TakeScratch(scratch->Share(0));
+  run->TakeScratch(scratch);
   struct Work {
     SequenceRun* run;
     int64_t parts;

@@ -35,8 +35,9 @@ inline RowFormat DynamicRowFormat(const MinMax& range, int64_t bits) {
   const float a = std::max(range.min, -kLargestMagnitude);
   const float b = std::min(range.max, kLargestMagnitude);
   const float scale = std::max(b - a, kSmallestMagnitude) / largest;
-  const float zero_point = std::min(std::nearbyint((0.0f - a) / scale), largest);
-  return {scale, static_cast<int32_t>(zero_point)};
+  // To the nearest even number, as a single instruction.
+  const long zero_point = std::lrint((0.0f - a) / scale);
+  return {scale, std::min(static_cast<int32_t>(zero_point), bits == 16 ? 65535 : 255)};
 }
 
 }  // namespace rnnqc

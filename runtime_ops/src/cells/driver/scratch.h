@@ -12,22 +12,22 @@
 
 namespace rnnqc {
 
-// The memory of a run, piece by piece, each aligned to kAlignment: counted, or handed out in the same order.
+// The memory of a run, piece by piece, each aligned to kAlignment: handed out, and counted.
 class ScratchPieces {
  public:
-  ScratchPieces() = default;  // counts
-  explicit ScratchPieces(uint8_t* memory) : memory_(memory) {}
+  // The memory may be smaller than the pieces, which must not be used then.
+  explicit ScratchPieces(uint8_t* memory) : memory_(reinterpret_cast<uintptr_t>(memory)) {}
 
   template <typename T>
   void operator()(T*& pointer, int64_t count) {
-    if (memory_ != nullptr) pointer = reinterpret_cast<T*>(memory_ + bytes_);
+    pointer = reinterpret_cast<T*>(memory_ + static_cast<uintptr_t>(bytes_));
     bytes_ += RoundUp(count * static_cast<int64_t>(sizeof(T)), static_cast<int64_t>(kAlignment));
   }
 
   int64_t bytes() const { return bytes_; }
 
  private:
-  uint8_t* memory_ = nullptr;
+  const uintptr_t memory_;
   int64_t bytes_ = 0;
 };
 
@@ -41,6 +41,17 @@ class Scratch {
   }
 
   uint8_t* Share(int64_t index) { return buffer_.data() + index * bytes_; }
+
+  // Memory for pieces that `visit(pieces)` takes, in one visit unless it has to grow.
+  template <typename Visit>
+  void Take(const Visit& visit) {
+    ScratchPieces pieces(buffer_.data());
+    visit(pieces);
+    if (pieces.bytes() <= buffer_.size()) return;
+    Reset(1, pieces.bytes());
+    ScratchPieces grown(buffer_.data());
+    visit(grown);
+  }
 
   // Threads that took part in the last call that was divided into parts.
   int64_t members() const { return members_; }

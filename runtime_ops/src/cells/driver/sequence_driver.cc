@@ -1,22 +1,29 @@
 #include "cells/driver/sequence_driver.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace rnnqc {
 
-int64_t SequenceDriver::ScratchBytes() {
-  ScratchPieces pieces;
+void SequenceDriver::VisitAllScratch(ScratchPieces& pieces) {
   sequences_.VisitScratch(pieces);
   VisitDriverScratch(pieces);
   VisitScratch(pieces);
+}
+
+int64_t SequenceDriver::ScratchBytes() {
+  ScratchPieces pieces(nullptr);
+  VisitAllScratch(pieces);
   return pieces.bytes();
 }
 
 void SequenceDriver::TakeScratch(uint8_t* memory) {
   ScratchPieces pieces(memory);
-  sequences_.VisitScratch(pieces);
-  VisitDriverScratch(pieces);
-  VisitScratch(pieces);
+  VisitAllScratch(pieces);
+}
+
+void SequenceDriver::TakeScratch(Scratch* scratch) {
+  scratch->Take([this](ScratchPieces& pieces) { VisitAllScratch(pieces); });
 }
 
 void SequenceDriver::Run() {
@@ -53,16 +60,16 @@ void SequenceDriver::ForgetSignsOfZeros() const {
 
 void SequenceDriver::WriteLastHidden() const {
   if (args_.y_h == nullptr) return;
-  // Adding -0 changes nothing.
-  const float no_sign = has_lengths() ? 0.0f : -0.0f;
   for (int64_t r = 0; r < rows_; ++r) {
     float* y_h = args_.y_h + sequences_.batch_index(r) * hidden_;
-    if (sequences_.length(r) == 0) {
+    if (!has_lengths()) {
+      std::memcpy(y_h, LastY(r), static_cast<size_t>(hidden_) * sizeof(float));
+    } else if (sequences_.length(r) == 0) {
       std::fill(y_h, y_h + hidden_, 0.0f);
-      continue;
+    } else {
+      const float* y = LastY(r);
+      for (int64_t unit = 0; unit < hidden_; ++unit) y_h[unit] = y[unit] + 0.0f;
     }
-    const float* y = LastY(r);
-    for (int64_t unit = 0; unit < hidden_; ++unit) y_h[unit] = y[unit] + no_sign;
   }
 }
 

@@ -20,6 +20,7 @@ class SequenceDriver {
 
   // `memory` has ScratchBytes() bytes.
   void TakeScratch(uint8_t* memory);
+  void TakeScratch(Scratch* scratch);
 
   void Run();
 
@@ -69,6 +70,7 @@ class SequenceDriver {
   int64_t active_ = 0;  // rows of the step
 
  private:
+  void VisitAllScratch(ScratchPieces& pieces);
   void ForgetSignsOfZeros() const;
   void WriteLastHidden() const;
 };

@@ -114,12 +114,14 @@ void SequenceRun::StartStep(int64_t row) {
 }
 
 void SequenceRun::InitializeCodes() {
-  uint8_t* h = CodesBefore(0);
   FillZeroPoints(config_.h_zero_point, h_zero_point_);
-  for (int64_t i = 0; i < rows_ * h_planes_; ++i) {
-    std::memset(h + i * units_padded_, h_zero_point_[i], static_cast<size_t>(units_padded_));
+  if (args_.initial_h == nullptr) {
+    uint8_t* h = CodesBefore(0);
+    for (int64_t i = 0; i < rows_ * h_planes_; ++i) {
+      std::memset(h + i * units_padded_, h_zero_point_[i], static_cast<size_t>(units_padded_));
+    }
+    std::fill(h_scale_, h_scale_ + rows_, DynamicScale(0.0f, config_.h_bits));
   }
-  std::fill(h_scale_, h_scale_ + rows_, DynamicScale(0.0f, config_.h_bits));
   if (x_planes_ + h_planes_ > 2) std::fill(no_start_, no_start_ + columns_, 0);
   if (MayLose()) std::fill(loss_codes_, loss_codes_ + 2 * rows_ * units_padded_, uint8_t{0});
 }
@@ -140,25 +142,27 @@ void SequenceRun::Quantize(const float* values, int64_t n, float scale, int32_t 
 }
 
 void SequenceRun::QuantizeInitialHidden() {
+  const bool is_dynamic = config_.h_mode == CodeMode::kDynamicRow;
   for (int64_t r = 0; r < (args_.initial_h == nullptr ? 0 : rows_); ++r) {
-    const float* values = args_.initial_h + sequences_.batch_index(r) * hidden_;
-    first_loses_ = first_loses_ || (MayLose() && IsBeyond(values));
-    if (config_.h_mode == CodeMode::kDynamicRow) {
+    const float* values = InitialRow(r);
+    const float largest = is_dynamic || MayLose() ? kernels_.max_abs(values, hidden_) : 0.0f;
+    first_loses_ = first_loses_ || (MayLose() && largest > config_.h_bound);
+    if (is_dynamic && largest > kLargestMagnitude) {
       LimitHidden(values, hidden_, limited_h_);
       values = limited_h_;
     }
-    QuantizeHidden(r, values, CodesBefore(0));
+    QuantizeInitialRow(r, values, largest);
   }
   for (int64_t r = 0; r < (first_loses_ ? rows_ : 0); ++r) {
-    LimitHidden(args_.initial_h + sequences_.batch_index(r) * hidden_, hidden_, limited_h_);
+    LimitHidden(InitialRow(r), hidden_, limited_h_);
     QuantizeLoss(r, limited_h_, config_.h_scale, config_.h_zero_point);
   }
 }
 
-bool SequenceRun::IsBeyond(const float* values) const {
-  int32_t beyond = 0;
-  for (int64_t unit = 0; unit < hidden_; ++unit) beyond |= std::fabs(values[unit]) > config_.h_bound ? 1 : 0;
-  return beyond != 0;
+void SequenceRun::QuantizeInitialRow(int64_t r, const float* values, float largest) const {
+  float scale = config_.h_scale;
+  if (config_.h_mode == CodeMode::kDynamicRow) scale = h_scale_[r] = DynamicScale(largest, config_.h_bits);
+  QuantizeWith(r, values, scale, config_.h_zero_point, CodesBefore(0));
 }
 
 void SequenceRun::QuantizeLoss(int64_t r, const float* values, float unit_scale, int64_t zero) const {
@@ -223,11 +227,22 @@ void SequenceRun::LimitHidden(const float* values, int64_t n, float* limited) {
   }
 }
 
+void SequenceRun::CopyHidden(const float* values, int64_t n, float* copy) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float value = values[i] + 0.0f;
+    copy[i] = value == value ? value : 0.0f;
+  }
+}
+
 void SequenceRun::QuantizeHidden(int64_t r, const float* values, float scale, int64_t zero_point, uint8_t* codes,
                                  float* row_scale) const {
   if (config_.h_mode == CodeMode::kDynamicRow) {
     scale = row_scale[r] = DynamicScale(kernels_.max_abs(values, hidden_), config_.h_bits);
   }
+  QuantizeWith(r, values, scale, zero_point, codes);
+}
+
+void SequenceRun::QuantizeWith(int64_t r, const float* values, float scale, int64_t zero_point, uint8_t* codes) const {
   Quantize(values, hidden_, scale, static_cast<int32_t>(zero_point), h_planes_, RowOf(codes, r), units_padded_);
   LimitCodes(config_.h_codes, hidden_, RowOf(codes, r));
 }

@@ -75,6 +75,12 @@ class SequenceRun : public SequenceDriver {
   void QuantizeHidden(int64_t r, const float* values, float scale, int64_t zero_point, uint8_t* codes,
                       float* row_scale) const;
   void QuantizeHidden(int64_t r, const float* values, uint8_t* codes) const;
+  // Those of initial_h in CodesBefore(0). `largest` is the largest magnitude of the values, which only rows with
+  // scales of their own need.
+  void QuantizeInitialRow(int64_t r, const float* values, float largest) const;
+  const float* InitialRow(int64_t r) const { return args_.initial_h + sequences_.batch_index(r) * hidden_; }
+  // No step follows that would read the codes of this one.
+  bool IsLastStep() const { return step_ + 1 == sequences_.length(0); }
   // Codes of all rows before the first step, of initial_h if there is one. The part beyond the bound goes into
   // the first step.
   void QuantizeInitialHidden();
@@ -82,13 +88,15 @@ class SequenceRun : public SequenceDriver {
   bool MayLose() const {
     return args_.initial_h != nullptr && config_.h_bound > 0 && config_.h_mode == CodeMode::kStatic;
   }
-  bool IsBeyond(const float* values) const;
+  bool IsBeyond(const float* values) const { return kernels_.max_abs(values, hidden_) > config_.h_bound; }
   // Quantizes the negated loss of row r's codes beyond the bound.
   void QuantizeLoss(int64_t r, const float* values, float unit_scale, int64_t zero) const;
   // Subtracts from p the products of the active rows' losses.
   void TakeLoss(const Product& product, const Blocks& units, float* p) const;
   // n values without NaN and -0, limited to what dynamic rows hold.
   static void LimitHidden(const float* values, int64_t n, float* limited);
+  // The same for values within these limits, which only may be NaN.
+  static void CopyHidden(const float* values, int64_t n, float* copy);
   // Whether the current step reads weights from the end: the direction alternates.
   bool Descending() const { return (step_ % 2 != 0) != args_.descending; }
   void CopyCodes(int64_t begin, int64_t end) const;
@@ -126,6 +134,7 @@ class SequenceRun : public SequenceDriver {
   int64_t RowsBefore(int64_t step) const;
   void QuantizeSteps(int64_t begin, int64_t end);
   void QuantizeInput(int64_t position, int64_t row);
+  void QuantizeWith(int64_t r, const float* values, float scale, int64_t zero_point, uint8_t* codes) const;
   static void LimitCodes(const CodeRange& range, int64_t n, uint8_t* codes);
   void Project(const Blocks& units) const;
   void ProjectPlanes(int64_t begin, int64_t end, const Blocks& blocks) const;

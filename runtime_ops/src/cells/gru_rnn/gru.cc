@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "cells/driver/row_format.h"
 #include "cells/gru_rnn/gru_rnn_run.h"
 
 namespace rnnqc {
@@ -48,12 +49,10 @@ class GruRun final : public HiddenRun {
   }
 
   void InitializeStates() override {
-    std::fill(state_, state_ + rows_ * units_padded_, 0.0f);
-    for (int64_t r = 0; r < (args_.initial_h == nullptr ? 0 : rows_); ++r) {
-      float* state = state_ + r * units_padded_;
-      LimitHidden(args_.initial_h + sequences_.batch_index(r) * hidden_, hidden_, state);
-      loses_ = loses_ || (MayLose() && IsBeyond(state));
-      QuantizeHidden(r, state, CodesBefore(0));
+    if (args_.initial_h == nullptr) {
+      std::fill(state_, state_ + rows_ * units_padded_, 0.0f);
+    } else {
+      for (int64_t r = 0; r < rows_; ++r) InitializeRow(r);
     }
     PrepareSteps();
     step_args_.hidden_bias = weights_.hidden_bias.data();
@@ -62,6 +61,22 @@ class GruRun final : public HiddenRun {
     if (!halves_) return;
     FillZeroPoints(gru_.reset_zero_point, reset_zero_point_);
     std::fill(reset_codes_, reset_codes_ + rows_ * h_planes_ * units_padded_, uint8_t{0});
+  }
+
+  void InitializeRow(int64_t r) {
+    const float* values = InitialRow(r);
+    float* state = state_ + r * units_padded_;
+    const float largest = kernels_.max_abs(values, hidden_);
+    if (largest <= kLargestMagnitude) {
+      // The codes do not wait for the copy.
+      QuantizeInitialRow(r, values, largest);
+      CopyHidden(values, hidden_, state);
+    } else {
+      LimitHidden(values, hidden_, state);
+      QuantizeInitialRow(r, state, kLargestMagnitude);
+    }
+    std::fill(state + hidden_, state + units_padded_, 0.0f);
+    loses_ = loses_ || (MayLose() && std::min(largest, kLargestMagnitude) > config_.h_bound);
   }
 
   void RunStep() override {
@@ -74,7 +89,7 @@ class GruRun final : public HiddenRun {
       if (loses_) QuantizeLosses(reset_, gru_.reset_scale, gru_.reset_zero_point);
       RunPhase(kSecond);
     }
-    QuantizeDynamicRows(HiddenCodes());
+    if (!IsLastStep()) QuantizeDynamicRows(HiddenCodes());
   }
 
   void DoPhase(int phase, const Blocks& units) override {

@@ -22,7 +22,7 @@ class RnnRun final : public HiddenRun {
 
   void RunStep() override {
     RunPhase(0);
-    QuantizeDynamicRows(HiddenCodes());
+    if (!IsLastStep()) QuantizeDynamicRows(HiddenCodes());
   }
 
   void DoPhase(int, const Blocks& units) override {

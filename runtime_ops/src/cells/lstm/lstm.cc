@@ -76,7 +76,7 @@ class LstmRun final : public SequenceRun {
     TableCells(units);
     const int64_t begin = units.begin * kBlockUnits;
     const int64_t end = std::min(units.end * kBlockUnits, hidden_);
-    if (h_planes_ == 2) QuantizeUnits(begin, end);
+    if (h_planes_ == 2 && !IsLastStep()) QuantizeUnits(begin, end);
     CopyCodes(begin, end);
   }
 
@@ -148,7 +148,7 @@ class LstmRun final : public SequenceRun {
       step.c = c_ + r * units_padded_;
       step.y = y_rows_[r];
       GenericStep(lstm_, step);
-      QuantizeHidden(r, y_rows_[r], CodesAfter(step_));
+      if (!IsLastStep() || args_.y_codes != nullptr) QuantizeHidden(r, y_rows_[r], CodesAfter(step_));
     }
     CopyCodes(0, hidden_);
   }

@@ -164,7 +164,7 @@ inline void InChunks(int64_t begin, int64_t end, const Visit& visit) {
 template <typename Step>
 void Run(const HiddenCellArgs& args, int64_t gates, const Step& step) {
   if (args.linear == nullptr) return ForEachChunk<Tables<Form::kLookUp>>(args, step);
-  bool fused = args.linear->fused && args.h_reciprocal.exact;
+  bool fused = args.linear->fused && (args.options != nullptr || args.h_reciprocal.exact);
   for (int64_t g = 0; g < gates; ++g) fused = fused && args.gate_min[g] < 1.0f;
   if (fused) return ForEachChunk<Tables<Form::kFused>, ScaledCodes<false>>(args, step);
   ForEachChunk<Tables<Form::kLinear>>(args, step);

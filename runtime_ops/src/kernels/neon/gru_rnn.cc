@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/common/compiler.h"
 #include "kernels/kernel_table.h"
 
 namespace rnnqc {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/common/compiler.h"
 #include "kernels/common/rounding.h"
 #include "kernels/kernel_table.h"
 
