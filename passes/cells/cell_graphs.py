@@ -14,7 +14,6 @@ from rnnqc.formats.format import Format, FormatError, IntegerFormat
 from rnnqc.formats.packing import BYTE_BITS
 from rnnqc.formats.point_format import CHAINED, EMBEDDED, ROWS, STATIC, PointFormat
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, Value, constant_array, graph_info, info, maker_of
-from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.embedding_rows import EmbeddingRows, embedding_rows
@@ -109,7 +108,9 @@ def _dequantized_format(value: Value) -> Format | None:
         return None
 
 
-def chain_input(model: Model, graph: Graph, cell: QuantizedCell, others: Mapping[str, QuantizedCell]) -> QuantizedCell:
+def chain_input(
+    model: Model, graph: Graph, cell: QuantizedCell, x: Value, others: Mapping[str, QuantizedCell]
+) -> QuantizedCell:
     """Returns the cell with its input in the number format of the input's sources, if it accepts that.
 
     That is the format of hidden states of other cells; or, instead of a per-row dynamic scale, that of a
@@ -119,12 +120,12 @@ def chain_input(model: Model, graph: Graph, cell: QuantizedCell, others: Mapping
         model: The model.
         graph: The graph that contains the cell.
         cell: The cell.
+        x: Its input.
         others: Cells by name whose formats are not yet in the model.
     """
     point = cell.points["input"]
     if point.format is None or not point.chain:
         return cell
-    x = boundary_of(model, graph, cell).x
     given = taken_format(x, point.mode, point.format.bits)
     if given is not None:
         return cell.with_point("input", PointFormat.of(given, chain=True, on_grid=True))

@@ -48,6 +48,7 @@ def cancel_squeezes(model: Model, graph: Graph, graphs: list[Graph]) -> int:
     """Bypasses Squeeze after an equal Unsqueeze in `graph`, one of `graphs`; returns how many."""
     count = 0
     outputs = {id(v) for v in graph.outputs}
+    local = {id(v) for n in graph.nodes for v in n.outputs}
     for node in graph.nodes:
         if node.op != "Squeeze" or node.domain or len(node.inputs) != 2 or len(node.inputs[0].inputs) != 1:
             continue
@@ -57,9 +58,7 @@ def cancel_squeezes(model: Model, graph: Graph, graphs: list[Graph]) -> int:
         axes, added = constant_array(node.inputs[1]), constant_array(before.inputs[1])
         if axes is None or added is None or not np.array_equal(axes, added) or id(node.outputs[0]) in outputs:
             continue
-        if not any(v is before.inputs[0] for n in graph.nodes for v in n.outputs):
-            continue
-        if not node.outputs[0].outputs:
+        if id(before.inputs[0]) not in local or not node.outputs[0].outputs:
             continue
         rename_in_cells(model, node.outputs[0].name, before.inputs[0].name)
         model.replace_all_uses(node.outputs[0], before.inputs[0], graphs)

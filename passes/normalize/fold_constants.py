@@ -8,7 +8,7 @@ import numpy as np
 
 from rnnqc.errors import Outcome, Remark
 from rnnqc.evaluation.numerics import Bitwise, Close
-from rnnqc.ir import Graph, Model, attribute, constant_array, display_name, graph_info, graphs_below
+from rnnqc.ir import Graph, Model, Node, attribute, constant_array, display_name, graph_info, graphs_below
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.inline_branch import inline_branch
 from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
@@ -72,11 +72,13 @@ class FoldConstants(Pass):
         while True:
             before = sum(statistics.values())
             model.infer_shapes(None if self._floats else {})
-            for graph in list(model.graphs()):
-                stored = _fold(model, graph, _EVERYTHING if self._floats else _INDICES, grow=self._floats)
+            graphs = list(model.graphs())
+            kept = {id(v) for g in graphs for v in g.outputs}
+            for graph in graphs:
+                stored = _fold(model, graph, _EVERYTHING if self._floats else _INDICES, kept, grow=self._floats)
                 statistics["folded"] += len(stored)
                 kinds += stored
-                statistics["narrowed"] += _narrow(model, graph, {id(v) for g in model.graphs() for v in g.outputs})
+                statistics["narrowed"] += _narrow(model, graph, kept)
             while any(self._take_branch(model, graph, remarks) for graph in model.graphs()):
                 statistics["branches"] += 1
             if sum(statistics.values()) == before:
@@ -115,15 +117,16 @@ def _is_foldable(model: Model) -> bool:
     return RECIPE_KEY not in model.metadata and not any(name in record.initializers for name in record.input_order)
 
 
-def _fold(model: Model, graph: Graph, followed: Followed, *, grow: bool) -> list[str]:
-    """Stores the known values of one graph; returns the kinds of their dtypes."""
-    outputs = {id(v) for g in model.graphs() for v in g.outputs}
+def _fold(model: Model, graph: Graph, followed: Followed, kept: Collection[int], *, grow: bool) -> list[str]:
+    """Stores the known values of one graph but the outputs `kept`; returns the kinds of their dtypes."""
     kinds: list[str] = []
-    for region in regions(graph, known_in(model, graph.nodes, followed), outputs):
+    freed: list[Node] = []
+    for region in regions(graph, known_in(model, graph.nodes, followed), kept):
         if grow or region.decides or region.growth <= 0:
             for value, array in region.stored:
-                store_array(model, graph, value, array)
+                freed += store_array(model, graph, value, array, returning=())
                 kinds.append(array.dtype.kind)
+    model.remove_nodes(graph, freed)
     return kinds
 
 

@@ -16,6 +16,7 @@ from rnnqc.formats.format_request import MAX_CODE
 from rnnqc.formats.point_format import FLOAT, PointFormat
 from rnnqc.formats.rounding import Rounding
 from rnnqc.ir import Model, constant_array
+from rnnqc.passes.cells.boundary import boundary_of
 from rnnqc.passes.cells.cell_graphs import chain_input, graphs_of_cells, parameters_of
 from rnnqc.passes.constant_checks import ConstantCheck, Findings
 from rnnqc.passes.formats.equalize_inputs import channel_scales, divided
@@ -69,7 +70,8 @@ class InsertQcdqCheck(ConstantCheck):
             if type(made) is QuantizedCell:
                 expected = QuantizedCell.of(cell, points or {})
                 if points and name in graphs:
-                    expected, _ = limit_shifts(chain_input(after, graphs[name], expected, {}))
+                    x = boundary_of(after, graphs[name], expected).x
+                    expected, _ = limit_shifts(chain_input(after, graphs[name], expected, x, {}))
                 _check_points(found, expected, made)
                 check_quantizers(found, flat, expected, expected.points)
                 self._check_weights(found, flat, expected, arrays[name])

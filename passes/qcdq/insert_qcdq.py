@@ -22,7 +22,7 @@ from rnnqc.ir import Graph, Model
 from rnnqc.passes.analysis.custom_points import points_of_recurrences
 from rnnqc.passes.analysis.rest_weights import rest_points
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.cells.boundary import boundary_of
+from rnnqc.passes.cells.boundary import Boundary, boundaries_of
 from rnnqc.passes.cells.cell_graphs import (
     chain_input,
     chain_sources,
@@ -120,14 +120,16 @@ class InsertQcdq(Pass):
             activations_of(cells),
             lambda recipe: _by_path(resolve_formats(cells, recipe, arrays, statistics)),
         )
-        given_inputs = {c.name: given_format(boundary_of(model, graphs[c.name], c).x) for c in cells}
+        boundaries = boundaries_of(model, graphs, cells)
+        given_inputs = {name: given_format(at.x) for name, at in boundaries.items()}
         made: list[QuantizedCell] = []
         for cell in cells:
             quantized = given.get(cell.name)
             remark = self._of_kept(model, cell, quantized)
             if quantized is not None and remark is None:
                 parameters = quantize_parameters(quantized, arrays[cell.name], statistics)
-                remark = self._quantize(model, graphs[cell.name], quantized, arrays[cell.name], parameters)
+                at = boundaries[cell.name]
+                remark = self._quantize(model, graphs[cell.name], quantized, at, arrays[cell.name], parameters)
                 remarks += [self._of_bias(cell, b) for b in parameters.saturated]
                 remarks += self._of_given_input(quantized, given_inputs[cell.name])
                 remarks += self._of_given_weights(quantized, arrays[cell.name], parameters)
@@ -197,11 +199,16 @@ class InsertQcdq(Pass):
         return self.remark(Outcome.FLOAT, cell.node, cell.op, reason, found, action)
 
     def _quantize(
-        self, model: Model, graph: Graph, cell: QuantizedCell, arrays: Arrays, parameters: QuantizedParameters
+        self,
+        model: Model,
+        graph: Graph,
+        cell: QuantizedCell,
+        at: Boundary,
+        arrays: Arrays,
+        parameters: QuantizedParameters,
     ) -> Remark | None:
         """Rewrites one cell with resolved formats; returns a warning if its initial states may saturate."""
         remark = None
-        at = boundary_of(model, graph, cell)
         weights = _stored_weights(model, graph, cell, parameters)
         for key, array in parameters.biases.items():
             if array is not arrays[key]:
@@ -303,11 +310,12 @@ class InsertQcdq(Pass):
         """The divisors of the channels for each cell whose input gains from equalization."""
         found: dict[str, npt.NDArray[np.float64]] = {}
         points = statistics.points if statistics is not None else {}
+        boundaries = boundaries_of(model, graphs, cells)
         for cell in cells:
             settings, seen = recipe.settings(f"{cell.name}.input"), points.get(f"{cell.name}.input")
             if not wanted(settings) or seen is None or "W" not in (arrays := parameters_of(model, cell)):
                 continue
-            x = boundary_of(model, graphs[cell.name], cell).x
+            x = boundaries[cell.name].x
             asked = settings.get("mode"), settings["bits"]
             taken = taken_format(x, *asked) or taken_rows(graphs[cell.name], cell, x, *asked)
             if settings.get("chain") and (taken is not None or chain_sources(model, x)):
@@ -342,9 +350,9 @@ class InsertQcdq(Pass):
             settings = {f"{c.name}.{p}": s for c in cells for p, s in self._settings(c, recipe).items()}
             points = {f"{name}.{p}": point for name, c in made.items() for p, point in c.points.items()}
             scales = self._channel_scales(model, graphs, cells, recipe, statistics)
-            written = {}
+            written, boundaries = {}, boundaries_of(model, graphs, made.values())
             for name, c in made.items():
-                exceeds = bool(bound_to_exceed(model, c, boundary_of(model, graphs[name], c).initial_h))
+                exceeds = bool(bound_to_exceed(model, c, boundaries[name].initial_h))
                 written[name] = functools.partial(
                     written_of, c, arrays[name], parameters, integer=self.integer, exceeds=exceeds
                 )
@@ -359,8 +367,9 @@ def with_formats(
     """Returns the cells with their formats, chained to the layer before, and notes about unsupported shifts."""
     given = {c.name: QuantizedCell.of(c, points) for c in cells if (points := formats[c.name])}
     notes: list[tuple[Cell, ShiftRemark]] = []
+    boundaries = boundaries_of(model, graphs, given.values())
     for name, cell in given.items():
-        given[name], found = limit_shifts(chain_input(model, graphs[name], cell, given))
+        given[name], found = limit_shifts(chain_input(model, graphs[name], cell, boundaries[name].x, given))
         notes += ((cell, note) for note in found)
     return given, notes
 

@@ -15,7 +15,7 @@ from rnnqc.formats.point_format import CHAINED, EMBEDDED
 from rnnqc.ir import Constant, Graph, Model, Node, Value, Variable, constant_array
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.cells.boundary import Boundary, boundary_of
+from rnnqc.passes.cells.boundary import Boundary, boundaries_of
 from rnnqc.passes.cells.cell_graphs import chain_sources, graphs_of_cells, replace_cell
 from rnnqc.passes.fold.coarse_gates import coarse_gates
 from rnnqc.passes.fold.fold_fixed_point import FoldedFixedPoint
@@ -72,8 +72,9 @@ class FoldScales(Pass):
         found = (c for c in model.cells.values() if type(c) is QuantizedCell and c.name not in model.kept)
         cells = list(map(without_long_codes, found))
         graphs = graphs_of_cells(model)
+        boundaries = boundaries_of(model, graphs, cells)
         for cell in cells:
-            result = _try_fold(model, graphs[cell.name], cell)
+            result = _try_fold(model, graphs[cell.name], cell, boundaries[cell.name])
             if isinstance(result, NotHandled):
                 model.kept[cell.name] = reason = "quantized, not integer: " + result.reason
                 remarks.append(self.remark(Outcome.NOTE, cell.node, cell.op, reason, result.found, result.action))
@@ -86,7 +87,7 @@ class FoldScales(Pass):
         sites: list[tuple[QuantizedCell, Graph, Boundary]] = []
         for cell in [c for c in cells if c.name in folded]:
             graph = graphs[cell.name]
-            at = boundary_of(model, graph, cell)
+            at = boundaries[cell.name]
             if cell.points["input"].mode == CHAINED:
                 sources = chain_sources(model, at.x) or []
                 if sources and all(c.name in folded for c, _ in sources):
@@ -94,7 +95,7 @@ class FoldScales(Pass):
                     cell = replace(cell, x=at.x.name)
                 else:
                     cell = with_own_codes(cell)
-                    folded[cell.name] = _fold(model, graph, cell)
+                    folded[cell.name] = _fold(model, graph, cell, at)
             elif cell.points["input"].mode == EMBEDDED:
                 x, x_scale = rows_behind(model, graph, cell, at.x, rows)
                 at, cell = replace(at, x=x, x_scale=x_scale), replace(cell, x=x.name)
@@ -128,7 +129,7 @@ class FoldScales(Pass):
         return [self.remark(Outcome.WARNING, cell.node, cell.op, reason, f"biases up to {found.bias:.3g}", action)]
 
 
-def _fold(model: Model, graph: Graph, cell: QuantizedCell) -> Folded:
+def _fold(model: Model, graph: Graph, cell: QuantizedCell, at: Boundary) -> Folded:
     """Returns the integer form in the first arithmetic that supports the cell's formats; raises NotHandled."""
     named = {"B": cell.B, "P": cell.P, "hidden_bias": cell.hidden_bias}
     held = {k: constant_array(model.initializer(n, graph)) for k, n in named.items() if n is not None}
@@ -140,12 +141,12 @@ def _fold(model: Model, graph: Graph, cell: QuantizedCell) -> Folded:
     folded = integer_form(cell, w, r, parameters)
     if isinstance(folded, FoldedFixedPoint):
         return folded
-    return _of_initial_state(model, folded, boundary_of(model, graph, cell).initial_h)
+    return _of_initial_state(model, folded, at.initial_h)
 
 
-def _try_fold(model: Model, graph: Graph, cell: QuantizedCell) -> Folded | NotHandled:
+def _try_fold(model: Model, graph: Graph, cell: QuantizedCell, at: Boundary) -> Folded | NotHandled:
     try:
-        return _fold(model, graph, cell)
+        return _fold(model, graph, cell, at)
     except NotHandled as refusal:
         return refusal
 

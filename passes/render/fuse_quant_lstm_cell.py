@@ -26,7 +26,7 @@ from rnnqc.formats.codebooks import factors_of
 from rnnqc.formats.packing import BYTE_BITS, fits_bits, pack, pack_groups, stored_bits
 from rnnqc.ir import CELL_TAG, DOMAIN, Graph, Model, Node, Value, Variable, constant_array, info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
-from rnnqc.passes.cells.boundary import boundary_of
+from rnnqc.passes.cells.boundary import Boundary, boundaries_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.cells.direction_axis import with_axis_after, with_axis_before
 from rnnqc.passes.cells.input_parts import parts_before
@@ -73,7 +73,8 @@ class FuseQuantLstmCell(Pass):
                 f"{model.source}: some cells are fused already.", action="lower the float model in one go"
             )
         packed = [_packed(model, graphs[c.name], c) for c in cells]
-        sites = [_site(model, graphs[c.name], c) for c in packed]
+        boundaries = boundaries_of(model, graphs, packed)
+        sites = [_site(model, graphs[c.name], c, boundaries[c.name]) for c in packed]
         groups: dict[int, list[CellSite]] = {}
         functions: dict[int, CellFunction] = {}
         for site in sites:
@@ -137,8 +138,7 @@ def _packed(model: Model, graph: Graph, cell: IntegerCell) -> IntegerCell:
     return cell
 
 
-def _site(model: Model, graph: Graph, cell: IntegerCell) -> CellSite:
-    at = boundary_of(model, graph, cell)
+def _site(model: Model, graph: Graph, cell: IntegerCell, at: Boundary) -> CellSite:
     operands = {k: model.initializer(n, graph) or model.find(n) for k, n in cell.operands.as_dict().items()}
     codes = model.find(cell.y_codes) if cell.y_codes is not None else None
     inputs: dict[str, Value | None] = {

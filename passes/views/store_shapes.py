@@ -37,13 +37,15 @@ class StoreShapes(Pass):
         if not found:
             return PassResult(False)
         infer_shapes_of_values(model)
-        stored = 0
+        stored, returning = 0, list(model.graphs())
         for graph, branches in found:
-            for node in list(graph.nodes):
+            freed: list[Node] = []
+            for node in graph.nodes:
                 array = known_array(node) if node.op in _ASKING else None
                 if array is not None and _is_removed_with(node, branches, graph):
-                    store_array(model, graph, node.outputs[0], array)
+                    freed += store_array(model, graph, node.outputs[0], array, returning)
                     stored += 1
+            model.remove_nodes(graph, freed)
         return PassResult(stored > 0, (), {"shapes": stored})
 
 

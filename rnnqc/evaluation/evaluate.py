@@ -165,11 +165,8 @@ def evaluate_values(
         values: The values to compute; the result is keyed by their names.
         known: Further values that the nodes read, by name.
     """
-    if any(n.op in _NOT_RUN and not n.domain for n in nodes):
+    if any(n.op in NOT_RUN and not n.domain for n in nodes) or not _divisions_survive(model, nodes, known or {}):
         return {}
-    for k, node in enumerate(nodes):
-        if node.op in _DIVISIONS and not node.domain and not _is_survived(model, nodes[:k], node, known or {}):
-            return {}
     return _evaluated(model, nodes, values, known or {})
 
 
@@ -198,18 +195,40 @@ def _evaluated(
         return {}
 
 
-_NOT_RUN = ("GatherND", "OneHot", "SplitToSequence")
+NOT_RUN = ("GatherND", "OneHot", "SplitToSequence")
 """Operators that can crash onnxruntime 1.31, depending on their operands; they are never evaluated."""
 _DIVISIONS = ("Div", "Mod")
 
 
-def _is_survived(model: Model, before: Sequence[Node], node: Node, known: Mapping[str, Array]) -> bool:
-    """Whether a division is safe, that is not the least integer by -1; nodes `before` it compute its operands."""
-    operands = [v for v in node.inputs if v.name]
-    arrays = _evaluated(model, before, operands, known)
-    if len(arrays) < len({v.name for v in operands}):
+def _divisions_survive(model: Model, nodes: Sequence[Node], known: Mapping[str, Array]) -> bool:
+    """Whether all divisions are safe, that is none of the least integer by -1.
+
+    The operands of all divisions that follow equally many others are computed in one run.
+    """
+    divisions: list[list[Node]] = []
+    before: dict[int, int] = {}  # by `id` of a value, the largest number of divisions on a way to it
+    for node in nodes:
+        count = max((before.get(id(v), 0) for v in node.inputs), default=0)
+        if node.op in _DIVISIONS and not node.domain:
+            divisions += [[]] if count == len(divisions) else []
+            divisions[count].append(node)
+            count += 1
+        before.update((id(v), count) for v in node.outputs)
+    for count, together in enumerate(divisions):
+        operands = {id(v): v for n in together for v in n.inputs if v.name}.values()
+        first = [n for n in nodes if all(before[id(v)] <= count for v in n.outputs)]
+        arrays = _evaluated(model, first, list(operands), known)
+        if not all(_survives([arrays.get(v.name) for v in n.inputs if v.name]) for n in together):
+            return False
+    return True
+
+
+def _survives(operands: Sequence[Array | None]) -> bool:
+    """Whether the operands of a division are known and can be divided."""
+    arrays = [a for a in operands if a is not None]
+    if len(arrays) < len(operands):
         return False
-    whole = [arrays[v.name] for v in operands if arrays[v.name].dtype.kind == "i"]
+    whole = [a for a in arrays if a.dtype.kind == "i"]
     least = any((a == np.iinfo(a.dtype).min).any() for a in whole[:1])
     return not (least and any((a == -1).any() for a in whole[1:]))
 

@@ -10,6 +10,7 @@ This package is the only one that imports onnx_graphsurgeon.
 
 from __future__ import annotations
 
+from rnnqc.ir.dead_code import cut_edges
 from rnnqc.ir.model import Model
 from rnnqc.ir.objects import (
     CELL_TAG,
@@ -52,7 +53,7 @@ __all__ = [
     "CELLS_KEY", "CELL_TAG", "CUSTOM_TAG", "DOMAIN", "DOMAIN_VERSION", "FLOAT_TAG", "PROVENANCE_KEY", "RELEASED_TAG",
     "Constant",
     "Graph", "GraphInfo", "Model", "Node", "NodeInfo", "Value", "Variable", "attribute", "attribute_reference",
-    "captured_values", "captures", "constant_array", "dense_array", "display_name", "dtype_of", "export_nodes",
-    "graph_info", "graphs_below", "info", "input_or_none", "maker_of", "output_number", "output_or_none", "safe_name",
-    "shape_of", "subgraphs", "tensor_of", "with_released_cells",
+    "captured_values", "captures", "constant_array", "cut_edges", "dense_array", "display_name", "dtype_of",
+    "export_nodes", "graph_info", "graphs_below", "info", "input_or_none", "maker_of", "output_number",
+    "output_or_none", "safe_name", "shape_of", "subgraphs", "tensor_of", "with_released_cells",
 ]  # fmt: skip

@@ -11,8 +11,18 @@ def remove_nodes(graph: Graph, nodes: Iterable[Node]) -> None:
     """Removes `nodes` from `graph` and cuts their edges."""
     doomed = {id(n) for n in nodes}
     for node in [n for n in graph.nodes if id(n) in doomed]:
-        _cut(node)
+        cut_edges(node)
     graph.nodes[:] = [n for n in graph.nodes if id(n) not in doomed]
+
+
+def cut_edges(node: Node) -> None:
+    """Removes all edges of a node and of the nodes in its subgraphs."""
+    for _, inner in subgraphs(node) if node.attrs else ():
+        for below in inner.nodes:
+            cut_edges(below)
+        inner.nodes.clear()
+    node.inputs.clear()
+    node.outputs.clear()
 
 
 def remove_dead_nodes(root: Graph, keeps: Callable[[Node], bool] | None = None) -> int:
@@ -51,19 +61,9 @@ def _remove_dead_nodes_once(root: Graph, keeps: Callable[[Node], bool] | None) -
         for node in reversed(graph.nodes):
             if not any(v.outputs or id(v) in kept for v in node.outputs) and not (keeps is not None and keeps(node)):
                 dead.append(node)
-                _cut(node)
+                cut_edges(node)
         if dead:
             removed += len(dead)
             gone = set(map(id, dead))
             graph.nodes[:] = [n for n in graph.nodes if id(n) not in gone]
     return removed
-
-
-def _cut(node: Node) -> None:
-    """Removes all edges of a node and of the nodes in its subgraphs."""
-    for _, inner in subgraphs(node) if node.attrs else ():
-        for below in inner.nodes:
-            _cut(below)
-        inner.nodes.clear()
-    node.inputs.clear()
-    node.outputs.clear()

@@ -196,6 +196,7 @@ class _Gathering:
         if unlike:
             return self._without_measurements(unlike)
         self._describe(self.subject.report or made.report)
+        relowering = relowering.in_normal_form()
         self._rest(relowering, made)
         self._calibration(relowering, made)
         self.as_lowered = self._as_lowered(self.record)

@@ -12,6 +12,8 @@ from rnnqc.cells.forms import WEIGHT_ONLY
 from rnnqc.data.statistics import Statistics
 from rnnqc.formats.point_format import STATIC, PointFormat
 from rnnqc.lowering.lower import lower
+from rnnqc.lowering.options import LowerOptions
+from rnnqc.lowering.recovery import normal_form_of
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.recipes.clipping import RANGE_KEYS
 from rnnqc.recipes.recipe_record import RecipeRecord
@@ -84,11 +86,27 @@ class Relowering:
             None if record.form == WEIGHT_ONLY else asked,
             stats=self.statistics,
             unroll=record.unroll and own,
-            dims={n: size for n, size in record.dims.items() if n in _open_dimensions(chosen)},
+            dims=self._dims(chosen),
             rest=record.rest if rest is None else rest,
             remove_sorting=self.remove_sorting,
             quantized_outputs=[v.name for v in chosen.graph.output if v.name in self.quantized_outputs],
         )
+
+    def in_normal_form(self) -> Relowering:
+        """Returns the same lowering of the model in normal form, which takes less time.
+
+        Raises:
+            CompileError: The model cannot be lowered.
+        """
+        record = self.record
+        form, dims = None if record.form == WEIGHT_ONLY else record.form, self._dims(self.model)
+        options = LowerOptions(record.recipe, form, record.unroll, dims, remove_sorting=self.remove_sorting)
+        return replace(self, model=normal_form_of(self.model, options))
+
+    def _dims(self, model: onnx.ModelProto) -> dict[str, int]:
+        """Returns the dimensions to bind; a model that is already bound has fewer."""
+        names = {d.dim_param for v in model.graph.input for d in v.type.tensor_type.shape.dim}
+        return {n: size for n, size in self.record.dims.items() if n in names}
 
     def held(self, rules: Sequence[Rule] = ()) -> list[Rule]:
         """Returns the pins as rules, except for points whose scale `rules` change."""
@@ -112,8 +130,3 @@ class Relowering:
 def _single(point: PointFormat) -> bool:
     """Whether a rule can give the format's scale: one static scale, unlike that of grouped weights or biases."""
     return not point.is_float and len(point.scale) == 1 and point.mode == STATIC
-
-
-def _open_dimensions(proto: onnx.ModelProto) -> set[str]:
-    """Returns the names of the inputs' dimensions; a model that is already bound has fewer."""
-    return {d.dim_param for v in proto.graph.input for d in v.type.tensor_type.shape.dim if d.HasField("dim_param")}

@@ -28,7 +28,8 @@ from rnnqc.data.state_hints import state_warnings
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError, located
 from rnnqc.lowering.lower import lower
-from rnnqc.lowering.options import REST_FLOAT
+from rnnqc.lowering.options import REST_FLOAT, LowerOptions
+from rnnqc.lowering.recovery import normal_form_of
 from rnnqc.lowering.reports.report import Lowered
 from rnnqc.measure.chosen_metric import is_falling, metric_function
 from rnnqc.measure.compare import unit_outputs
@@ -130,7 +131,7 @@ def tune(
     PassManager(normal_form()).run(loaded)  # this form shows recovered steps as nodes
 
     def lowered_with(rules: Sequence[Rule]) -> Lowered:
-        return lower(proto, with_rules(chosen, rules), stats=statistics, rest=rest, dims=sizes)
+        return lower(ready, with_rules(chosen, rules), stats=statistics, rest=rest)
 
     with located(source):
         calls = Calls.of(data, proto, state, labels=LABEL if metric is not None else None)
@@ -144,6 +145,7 @@ def tune(
         silent = sorted(statistics.silent_cells) if statistics is not None else []
         form, fold = model_as_lowered(proto, sizes, {})
         units = units_of(form, chosen, statistics is not None, silent, fold=fold)
+        ready = normal_form_of(proto, LowerOptions(chosen, dims=sizes))
         units += linear_units(lowered_with(()), chosen) if rest != REST_FLOAT else []
         quality = Quality(proto, calls, judge)
         _check_outputs(quality, metric)

@@ -6,11 +6,14 @@ missing, a constant expression evaluated wrongly.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from rnnqc.errors import CompileError
-from rnnqc.evaluation.evaluate import evaluate_nodes, make_session, run_model, run_session
+from rnnqc.evaluation import evaluate
+from rnnqc.evaluation.evaluate import evaluate_nodes, evaluate_values, make_session, run_model, run_session
 from rnnqc.ir import Model
 from rnnqc.sessions import session
 from tests.subjects.protos import parse
@@ -77,6 +80,34 @@ def test_expression_that_cannot_be_computed() -> None:
         parse(f"{HEADER} g (float[2] x) => (float[2] y) {{ a = Reshape(k, s) y = Add(x, a) }}", k=A, s=np.array([7]))
     )
     assert evaluate_nodes(model, model.graph.nodes[:1], model.graph.nodes[0].outputs[0]) is None
+
+
+def test_operands_of_many_divisions_are_computed_in_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the sizes of a few hundred unrolled steps, each halved, take minutes."""
+    halves = " ".join(f"s{k} = Add(n, n) h{k} = Div(s{k}, two)" for k in range(20))
+    text = f"{HEADER} g (int64[1] x) => (int64[1] y) <int64[1] n = {{6}}, int64[1] two = {{2}}>"
+    model = Model.load(parse(f"{text} {{ {halves} q = Div(h0, h19) y = Add(x, q) }}"))
+    runs, real = [], evaluate.run_model
+
+    def counted(*arguments: Any) -> dict[str, Any]:
+        runs.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(evaluate, "run_model", counted)
+    nodes = model.graph.nodes[:-1]
+    got = evaluate_values(model, nodes, [n.outputs[0] for n in nodes])
+    assert {k: v.tolist() for k, v in got.items() if k in ("h0", "h19", "q")} == {"h0": [6], "h19": [6], "q": [1]}
+    assert len(runs) == 3, "operands of those without a division before, of the other one, and the values"
+
+
+@pytest.mark.parametrize("divisor", [1, -1])
+def test_a_division_of_the_least_integer_behind_another_one(divisor: int) -> None:
+    """By -1 it ends the process."""
+    text = f"{HEADER} g (int64[1] x) => (int64[1] y) <int64[1] n = {{{-(2**63)}}}, int64[1] d = {{{divisor}}}>"
+    body = "one = Div(d, d) least = Div(n, one) q = Div(least, d) y = Add(x, q)"
+    model = Model.load(parse(f"{text} {{ {body} }}"))
+    got = evaluate_nodes(model, model.graph.nodes[:-1], model.graph.nodes[-2].outputs[0])
+    assert got == (None if divisor == -1 else [-(2**63)])
 
 
 PRODUCTS = """<ir_version: 8, opset_import: ["": 17]>

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.evaluation.evaluate import evaluate_nodes
+from rnnqc.evaluation.evaluate import NOT_RUN, evaluate_nodes
 from rnnqc.ir import Constant, Model, Node, Value, constant_array, dtype_of, info, subgraphs
 from rnnqc.proto.random_values import RANDOM
 
-_NOT_FOLDED = (*RANDOM, "Dropout")
+_NOT_FOLDED = (*RANDOM, "Dropout", *NOT_RUN)
 _KEEP_NUMBERS = (
     "Expand",
     "Unsqueeze",
@@ -59,7 +59,7 @@ def constant_expression(value: Value, variable: dict[int, Value] | None = None) 
 
 
 def makes_the_same(node: Node) -> bool:
-    """Whether a node is a standard operator without subgraphs that is deterministic."""
+    """Whether a node is a standard operator without subgraphs that is deterministic and may be evaluated."""
     is_standard = node.domain in (None, "", "ai.onnx") and not info(node).overload
     return is_standard and node.op not in _NOT_FOLDED and not subgraphs(node)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rnnqc.ir import Constant, Graph, Model, Node, Value, attribute, constant_array, graph_info, shape_of
+from rnnqc.ir import Constant, Graph, Model, Node, Value, attribute, constant_array, cut_edges, graph_info, shape_of
 
 Sizes = list[int | None]
 
@@ -46,15 +47,29 @@ def known_array(node: Node) -> npt.NDArray[np.int64] | None:
     return _known(sizes_of, slice(start, end, step)) if step > 0 else None
 
 
-def store_array(model: Model, graph: Graph, value: Value, array: npt.NDArray[Any]) -> None:
-    """Replaces a value by an initializer of `graph` with its name; removes its node if it is otherwise unused."""
+def store_array(
+    model: Model, graph: Graph, value: Value, array: npt.NDArray[Any], returning: Sequence[Graph]
+) -> list[Node]:
+    """Replaces a value by an initializer of `graph` with its name.
+
+    Returns its node if it is otherwise unused: without edges, for the caller to remove together with others.
+
+    Args:
+        model: The model.
+        graph: The graph of the value.
+        value: The value.
+        array: Its elements.
+        returning: The graphs whose outputs may be the value.
+    """
     constant = Constant(value.name, np.ascontiguousarray(array).reshape(array.shape))
     graph_info(graph).initializers[constant.name] = constant
     maker = value.inputs[0]
-    model.replace_all_uses(value, constant)
+    model.replace_all_uses(value, constant, returning)
     value.name = model.fresh_name(f"{value.name}.computed")
-    if not any(v.outputs for v in maker.outputs):
-        model.remove_nodes(graph, [maker])
+    if any(v.outputs for v in maker.outputs):
+        return []
+    cut_edges(maker)
+    return [maker]
 
 
 def _shape_node(value: Value) -> Node | None:
