@@ -45,6 +45,7 @@ from rnnqc.passes.render.unroll import Unroll
 from rnnqc.passes.rest.fold_weights import FoldWeights
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.rest.store_weights import StoreWeights
+from rnnqc.passes.rest.widen_operators import WidenOperators
 from rnnqc.passes.verify.verify_numerics import VerifyNumerics
 from rnnqc.passes.views.fuse_views import FuseViews
 from rnnqc.passes.views.join_views import JoinViews
@@ -103,6 +104,7 @@ __all__ = [
     "Unroll",
     "VerifyModified",
     "VerifyNumerics",
+    "WidenOperators",
     "WidenSteps",
     "WriteChoices",
     "WriteOrtLstm",

@@ -56,6 +56,7 @@ from rnnqc.passes.rest.fold_weights import FoldWeights
 from rnnqc.passes.rest.int8_weights import Int8Weights
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.rest.store_weights import StoreWeights
+from rnnqc.passes.rest.widen_operators import WidenOperators
 from rnnqc.passes.views.fuse_views import FuseViews
 from rnnqc.passes.views.join_views import JoinViews
 from rnnqc.passes.views.store_shapes import StoreShapes
@@ -157,15 +158,23 @@ def own_passes(form: str, unroll: bool, weights: Int8Weights | None = None) -> l
 def embedding_passes(weights: Int8Weights) -> list[Pass]:
     """The first passes of `--rest int8`: a cell that reads an embedding then takes its quantized rows."""
     return [
-        FoldWeights(),  # rest: parts of larger weights, float16 weights behind a Cast
+        *float_weight_passes(weights.recipe),
         QuantizeEmbeddings(weights),  # rest: rows of int8 tables
     ]
 
 
-def rest_weight_passes() -> list[Pass]:
-    """The passes before `rest_passes`: they store each weight around the recurrent layers as a constant of its own."""
+def float_weight_passes(recipe: Recipe | None = None) -> list[Pass]:
+    """The passes after which each weight that `--rest int8` stores is a float32 constant of its own."""
     return [
         FoldWeights(),  # rest: parts of larger weights, float16 weights behind a Cast
+        WidenOperators(recipe),  # rest: operators with float16 weights compute in float32
+    ]
+
+
+def rest_weight_passes(recipe: Recipe | None = None) -> list[Pass]:
+    """The passes before `rest_passes`: they store each weight around the recurrent layers as a constant of its own."""
+    return [
+        *float_weight_passes(recipe),
         UnfoldConvolutions(),  # linear: convolutions over few positions become matmuls
     ]
 

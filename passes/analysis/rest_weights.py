@@ -131,6 +131,11 @@ class RestWeight:
         return _bytes(self.value) if self.computed is None else self.computed.size * self.itemsize
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether its numbers are float16, which `WidenOperators` makes float32."""
+        return _dtype(self.value) == np.float16 if self.computed is None else self.computed.dtype == np.float16
+
+    @property
     def row_readers(self) -> tuple[WeightUse, ...]:
         """The embeddings that may read int8 rows: all, if at least one has indices that are only known at run time."""
         readers = tuple(u for u in self.uses if u.reads_rows)
@@ -358,9 +363,9 @@ def _refusal(value: Value, others: Sequence[str], replaceable: set[str]) -> tupl
 
 def _refused(name: str, array: npt.NDArray[Any] | None) -> tuple[str, str, str]:
     """Why int8 cannot store the values of a weight."""
-    if array is None or array.dtype != np.float32:
+    if array is None or array.dtype not in (np.float32, np.float16):
         found = "no dense array" if array is None else str(array.dtype)
-        return "its weight is not float32.", f"{name!r} is {found}", "export the model in float32"
+        return "its weight is not float32 or float16.", f"{name!r} is {found}", "export the model in float32"
     if not np.isfinite(array).all():
         return "its weight has NaN or infinite entries.", f"in {name!r}", "train or export the model again"
     return "", "", ""

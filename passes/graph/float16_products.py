@@ -1,4 +1,4 @@
-"""Analysis: float16 matmuls that crash onnxruntime. Reads only."""
+"""Float16 matmuls that crash onnxruntime, and Casts that do not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from rnnqc.errors import and_more
-from rnnqc.ir import Model, Value, display_name, dtype_of
+from rnnqc.ir import Model, Node, Value, display_name, dtype_of, maker_of
+from rnnqc.ir.builder import Builder
 
 
 def transposed_float16_products(model: Model) -> list[str]:
@@ -37,3 +38,37 @@ def float16_warning(nodes: Sequence[str]) -> str:
 
 def _is_transposed(value: Value) -> bool:
     return bool(value.inputs) and value.inputs[0].op == "Transpose"
+
+
+def float32_of(b: Builder, value: Value, name: str) -> Value:
+    """Emits a value as float32, cast in front of a Transpose if there is one.
+
+    Args:
+        b: Collects the nodes.
+        value: The value, of any type of floats.
+        name: Names the nodes.
+    """
+    behind = casts_behind_transpose(value)
+    if behind is None:
+        return b.cast(value, np.float32, f"{name}.float32")
+    transpose, casts = behind
+    source = transpose.inputs[0]
+    for cast in casts:
+        source = b.op(cast.op, [source], f"{name}.source.cast", **dict(cast.attrs))
+    if dtype_of(value) != np.float32:
+        source = b.cast(source, np.float32, f"{name}.source.float32")
+    return b.op("Transpose", [source], f"{name}.float32", **dict(transpose.attrs))
+
+
+def casts_behind_transpose(value: Value) -> tuple[Node, list[Node]] | None:
+    """Returns the Transpose that makes a value and the Casts behind it, in order; None if no Transpose does.
+
+    onnxruntime (1.19 to 1.32) crashes on `Transpose -> Cast -> MatMul`, which a decomposed layer would contain, if the
+    Transpose is of another type than float32. It removes Identity and Casts to the same type before.
+    """
+    casts: list[Node] = []
+    node = maker_of(value)
+    while node is not None and node.op in ("Cast", "Identity"):
+        casts.insert(0, node)
+        node = maker_of(node.inputs[0])
+    return None if node is None or node.op != "Transpose" else (node, casts)

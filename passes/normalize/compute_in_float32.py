@@ -25,6 +25,7 @@ from rnnqc.ir import (
 )
 from rnnqc.ir.builder import Builder, onnx_type
 from rnnqc.passes.base import Pass, PassInfo, PassResult
+from rnnqc.passes.graph.float16_products import casts_behind_transpose, float32_of
 from rnnqc.passes.graph.nodes.lstm_node import INITIAL_C, INITIAL_H, INPUT_NAMES, TYPE_TAG, B, P, R, W, X, is_recurrent
 from rnnqc.passes.invariants import Property
 
@@ -40,11 +41,13 @@ class ComputeInFloat32(Pass):
     After: `Cast(X), Cast(initial_h), Cast(initial_c) -> float32 LSTM -> Cast`, with float32 weights
 
     onnxruntime's CPU kernels are float32, too: it puts Casts around a float16 layer itself and refuses float64. So
-    float16 results stay within float16 rounding, and float64 results get float32 rounding.
+    float16 results stay within float16 rounding, and float64 results get float32 rounding. Where a Cast to float16 and
+    one back come together, onnxruntime removes both.
 
     * A node keeps its type, and stays float, if its weights are not constant or exceed float32.
     * So does a bfloat16 node, which onnxruntime does not load.
-    * An input behind a Transpose is cast before the Transpose.
+    * An input behind a Transpose is cast before the Transpose. So is that of a float32 node, of which Casts in a
+      float16 model make float32 behind the Transpose.
     """
 
     info = PassInfo(
@@ -58,6 +61,7 @@ class ComputeInFloat32(Pass):
     def run(self, model: Model) -> PassResult:
         """Looks at every recurrent node of every graph."""
         remarks: list[Remark] = []
+        moved = 0
         converted: dict[int, Constant] = {}
         for path, graph in list(model.paths()):
             for node in [n for n in graph.nodes if is_recurrent(n)]:
@@ -68,7 +72,25 @@ class ComputeInFloat32(Pass):
                     info(node).metadata[TYPE_TAG] = str(dtype)
                     name = f"{path}{display_name(node)}"
                     remarks.append(self.remark(Outcome.NOTE, name, node.op, f"of {dtype}, computes in float32."))
-        return PassResult(bool(remarks), tuple(remarks), {"nodes": len(remarks)}, None if remarks else Bitwise())
+                elif dtype == np.float32:
+                    moved += _cast_before_transposes(model, graph, node)
+        done = {"nodes": len(remarks), "moved": moved}
+        modified = any(done.values())
+        return PassResult(modified, tuple(remarks), done, None if modified else Bitwise())
+
+
+def _cast_before_transposes(model: Model, graph: Graph, node: Node) -> int:
+    """Makes inputs of a float32 node float32 in front of a Transpose, not behind; returns how many."""
+    b = Builder(model, prefix=display_name(node))
+    moved = 0
+    for k in VALUES:
+        value = input_or_none(node, k)
+        behind = None if value is None else casts_behind_transpose(value)
+        if value is not None and behind is not None and dtype_of(behind[0].inputs[0]) != np.float32:
+            node.inputs[k] = float32_of(b, value, INPUT_NAMES[k])
+            moved += 1
+    model.insert_nodes(graph, node, b.nodes)
+    return moved
 
 
 def _fits(node: Node, k: int, dtype: np.dtype[Any]) -> bool:
@@ -91,7 +113,7 @@ def _convert(model: Model, graph: Graph, node: Node, dtype: np.dtype[Any], conve
     for k in VALUES:
         value = input_or_none(node, k)
         if value is not None:
-            node.inputs[k] = _cast(around, value, INPUT_NAMES[k])
+            node.inputs[k] = float32_of(around, value, INPUT_NAMES[k])
     before, around.nodes = around.nodes, []
     for k, name in enumerate(output_names(CELL_TYPES[node.op])):
         target = output_or_none(node, k)
@@ -101,18 +123,6 @@ def _convert(model: Model, graph: Graph, node: Node, dtype: np.dtype[Any], conve
             around.add("Cast", [inner], [target], name, to=onnx_type(dtype))
     model.insert_nodes(graph, node, before)
     model.insert_nodes_after(graph, node, around.nodes)
-
-
-def _cast(b: Builder, value: Value, name: str) -> Value:
-    """Casts a value to float32, in front of a Transpose if there is one.
-
-    onnxruntime 1.31 crashes on `Transpose -> Cast -> MatMul`, which a decomposed layer would contain.
-    """
-    transpose = value.inputs[0] if value.inputs else None
-    if transpose is None or transpose.op != "Transpose" or transpose.domain:
-        return b.cast(value, np.float32, f"{name}.float32")
-    source = b.cast(transpose.inputs[0], np.float32, f"{name}.source.float32")
-    return b.op("Transpose", [source], f"{name}.float32", **dict(transpose.attrs))
 
 
 def _weight(model: Model, value: Value, converted: dict[int, Constant]) -> Constant:

@@ -85,21 +85,30 @@ class Int8Weight:
 class Int8Weights:
     """The weights of one model that passes store as int8. Passes that share this object store a tied weight once.
 
-    Args:
+    Attributes:
         recipe: Its rules for `<node>.weight` may leave weights float.
     """
 
     def __init__(self, recipe: Recipe | None = None) -> None:
-        self._recipe = recipe
+        self.recipe = recipe
         self._known: dict[tuple[int, int], Int8Weight] = {}
 
     def candidates(self, model: Model) -> list[RestWeight]:
-        """Returns the float weights outside the recurrent layers; those that the recipe leaves float have a refusal."""
-        return chosen_weights(model, self._recipe)
+        """Returns the float weights outside the recurrent layers; those that the recipe leaves float have a refusal.
+
+        So have float16 weights: `WidenOperators` makes those that int8 stores float32.
+        """
+        reason, action = "its weight is not float32.", "run the pass widen-operators before"
+        return [
+            replace(w, refusal=(reason, f"{w.value.name!r} is float16", action))
+            if w.is_narrow and not w.refusal[0]
+            else w
+            for w in chosen_weights(model, self.recipe)
+        ]
 
     def is_half(self, weight: RestWeight) -> bool:
         """Whether user rules for an operator of the weight ask for float16 (`store = "float16"`)."""
-        return is_half(weight, self._recipe)
+        return is_half(weight, self.recipe)
 
     def unheard(self, speaker: Pass, uses: Iterable[WeightUse], heard: Collection[str] = ()) -> list[Remark]:
         """Returns a warning for each operator whose weight has 8 bits although the user asks for another format.
@@ -113,7 +122,7 @@ class Int8Weights:
         for use in uses:
             settings = [
                 (r.points, key, value)
-                for r in _own_rules(use, self._recipe)
+                for r in _own_rules(use, self.recipe)
                 for key, value in r.settings.items()
                 if key not in heard
             ]
@@ -194,6 +203,8 @@ def _judged(weight: RestWeight, recipe: Recipe) -> RestWeight:
             why = ("the recipe leaves its weight float.", f"bits = none for {path!r}", "give it bits = 8 with --set")
             return replace(weight, refusal=why)
     array = constant_array(weight.value) if is_half(weight, recipe) else None
+    if array is not None and weight.is_narrow:
+        return replace(weight, refusal=("its weight is float16 as it is.", f"store = {HALF!r}", "leave it out"))
     if array is not None and np.abs(array).max() > LARGEST_HALF:
         why = ("it has weights that float16 does not hold.", f"store = {HALF!r}", "leave it out")
         return replace(weight, refusal=why)

@@ -32,7 +32,9 @@ from rnnqc.passes.cells.cell_graphs import parameters_of
 from rnnqc.passes.cells.observe import LENGTHS, NotObservableError, Observed, observe_cells, with_outputs
 from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
 from rnnqc.passes.linear.observe_linear import observe_linear_layers
+from rnnqc.passes.manager import PassManager
 from rnnqc.passes.normalize.batch_sorts import sizes_of_sorted
+from rnnqc.passes.pipeline import NORMAL_FORM, float_weight_passes
 from rnnqc.proto.files import serialized
 from rnnqc.proto.given import Given
 from rnnqc.proto.shape_inference import sizes_of
@@ -220,6 +222,8 @@ def prepare(model: Model, carried: Mapping[str, str], moments: bool, *, fold: bo
         values += observe_custom_cell(model, other)
         identities[other.name] = custom_identity(other)
     sites |= {cell.name: _site_of(model, cell, named.get(cell.node)) for cell in model.cells.values()}
+    if moments:
+        PassManager(float_weight_passes(), given=NORMAL_FORM).run(model)
     for value, layer in observe_linear_layers(model) if moments else ():
         sites[value.cell] = Site(value.cell, False, False, None, None, custom=True, linear=True)
         values.append(value)

@@ -154,7 +154,7 @@ def make_plan(source: Given, options: LowerOptions, tell: Callable[[str], None] 
         normal_form=normal_form(
             keep_codes=keeps_own, fold=fold, remove_sorting=options.remove_sorting, scans=scans
         ),
-        passes=[*passes, *(rest_weight_passes() if recipe.rest else [])],
+        passes=[*passes, *(rest_weight_passes(recipe) if recipe.rest else [])],
         rest_passes=rest_passes(weights, recipe, form, statistics) if weights is not None else (),
         output_passes=output_passes(options.quantized_outputs) if options.quantized_outputs else (),
         last_passes=last_passes(form),

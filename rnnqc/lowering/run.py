@@ -25,6 +25,7 @@ from rnnqc.passes.analysis.find_recurrent_nodes import RecurrentNode, recurrent_
 from rnnqc.passes.analysis.rest_weights import RestWeight, rest_weights
 from rnnqc.passes.base import Pass
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP
+from rnnqc.passes.rest.fold_weights import FoldWeights
 from rnnqc.passes.rest.int8_weights import chosen_weights
 from rnnqc.passes.rest.quantize_embeddings import QuantizeEmbeddings
 from rnnqc.passes.verify.pass_comparison import NOT_COMPARED
@@ -123,6 +124,7 @@ def run(plan: Plan, instruments: Sequence[Instrument] = (), tell: Tell = nothing
     results += PassManager(plan.passes, [*at(QUANTIZE), tables], given=plan.given).run(model)
     rest = chosen_weights(model, plan.recipe) if plan.rest_passes else rest_weights(model)
     rest = [*tables.stored, *(w for w in rest if all(w.value is not t.value for t in tables.stored))]
+    rest = [tables.as_given(w) for w in rest]
     results += PassManager(plan.rest_passes, at(REST), given=plan.given).run(model)
     rest_left = chosen_weights(model, plan.recipe) if plan.rest_passes else rest
     results += PassManager(plan.output_passes, at(WRITE), given=plan.given).run(model)
@@ -150,10 +152,18 @@ class _FloatTables(Instrument):
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._before: list[RestWeight] = []
+        self._given: dict[tuple[str, ...], RestWeight] = {}
         self.stored: list[RestWeight] = []
+
+    def as_given(self, weight: RestWeight) -> RestWeight:
+        """Returns a weight as it was before its operators became float32 ones: its size in the file given."""
+        given = self._given.get(_readers(weight))
+        return given if given is not None and given.shape == weight.shape else weight
 
     def before_pass(self, pass_: Pass, model: Model) -> None:
         """Keeps the weights."""
+        if isinstance(pass_, FoldWeights) and not self._given:
+            self._given = {_readers(w): w for w in chosen_weights(model, self._recipe)}
         if isinstance(pass_, QuantizeEmbeddings):
             self._before = chosen_weights(model, self._recipe)
 
@@ -161,6 +171,11 @@ class _FloatTables(Instrument):
         """Keeps those of them that are stored now."""
         self.stored += [w for w in self._before if any(u.path in result.stored for u in w.uses)]
         self._before = []
+
+
+def _readers(weight: RestWeight) -> tuple[str, ...]:
+    """The operators that read a weight, in any order."""
+    return tuple(sorted(f"{u.path} {u.operand}" for u in weight.uses))
 
 
 def _normalize(

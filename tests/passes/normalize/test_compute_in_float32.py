@@ -6,6 +6,8 @@ weights that are stored twice, a layer that changes its type and stays float all
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from rnnqc.ir import Model, constant_array, dtype_of, graph_info
-from rnnqc.passes import Canonicalize, PassManager
+from rnnqc.passes import Canonicalize, DecomposeLstm, PassManager
 from rnnqc.passes.normalize.compute_in_float32 import ComputeInFloat32
+from rnnqc.passes.pipeline import NORMAL_FORM
 from tests.generate.layers import RecurrentCase, stacked_model
 from tests.passes.pass_testing import CASES, apply, nodes_of
 from tests.runs.sessions import assert_same_bits, plain_session, run
 from tests.subjects.other_types import retyped, retyped_arrays
+from tests.subjects.protos import parse
 
 TYPES = (np.float16, np.float64)
 # Operator sets from 14 on have float16 everywhere around the layer.
@@ -57,7 +61,7 @@ def test_all_inputs_and_outputs(op: str, dtype: Any) -> None:
     proto = layer(op, dtype)
     model = canonical(proto)
     result = ComputeInFloat32()(model)
-    assert result.modified and result.statistics == {"nodes": 1}
+    assert result.modified and result.statistics["nodes"] == 1
     (node,) = nodes_of(model, op)
     assert {str(dtype_of(v)) for v in (*node.inputs, *node.outputs) if v.name != "lens"} == {"float32"}
     rng = np.random.default_rng(4)
@@ -121,3 +125,35 @@ def test_what_stays_float_keeps_its_type() -> None:
         text = model.proto.SerializeToString(deterministic=True)
         assert not ComputeInFloat32()(model).modified
         assert model.proto.SerializeToString(deterministic=True) == text
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("between", ["", "Cast <to = {to}> ", "Identity "])
+def test_a_float32_layer_behind_a_transpose_of_another_type(dtype: Any, between: str) -> None:
+    """The Cast moves in front of the Transpose: onnxruntime crashes where a matmul follows `Transpose -> Cast`.
+
+    Tools that convert models to float16 leave layers float32 if asked to, and write Casts that convert nothing.
+    """
+    kind, to = {np.float16: ("float16", 10), np.float64: ("double", 11)}[dtype]
+    rng = np.random.default_rng(6)
+    arrays = {"W": (1, 20, 3), "R": (1, 20, 5)}
+    middle = f"u = {between.format(to=to)}(t) " if between else ""
+    proto = parse(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g ({kind}[2,T,3] x) => (float[T,1,2,5] y) {{
+            t = Transpose <perm = [1, 0, 2]> (x) {middle}f = Cast <to = 1> ({"u" if between else "t"})
+            y = LSTM <hidden_size = 5> (f, W, R)
+        }}""",
+        **{n: rng.uniform(-0.5, 0.5, s).astype(np.float32) for n, s in arrays.items()},
+    )
+    model = canonical(proto)
+    feeds = {"x": rng.standard_normal((2, 6, 3)).astype(dtype)}
+    expected = run(plain_session(proto), feeds)
+    assert ComputeInFloat32()(model).modified
+    (node,) = nodes_of(model, "LSTM")
+    moved = node.inputs[0].inputs[0]
+    assert moved.op == "Transpose" and dtype_of(moved.inputs[0]) == np.float32
+    assert_same_bits(expected, run(plain_session(model.proto), feeds), f"{np.dtype(dtype)} {between}")
+    assert not ComputeInFloat32()(model).modified
+    PassManager([DecomposeLstm()], given=NORMAL_FORM).run(model)
+    alone = "import sys, onnxruntime as ort; ort.InferenceSession(sys.stdin.buffer.read())"
+    subprocess.run([sys.executable, "-c", alone], input=model.proto.SerializeToString(), check=True)

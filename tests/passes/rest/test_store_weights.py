@@ -243,6 +243,7 @@ def test_in_a_subgraph() -> None:
         ("small", "would save less than"),
         ("not finite", "NaN or infinite"),
         ("float16", "not float32"),
+        ("double", "not float32 or float16"),
         ("input", "may replace"),
         ("read elsewhere", "read as floats"),
     ],
@@ -255,7 +256,9 @@ def test_what_stays_has_a_reason(change: str, reason: str) -> None:
     elif change == "not finite":
         weight[1, 2] = np.nan
     elif change == "float16":
-        text, weight = text.replace("float[", "float16["), weight.astype(np.float16)
+        text, weight = text.replace("float[", "float16[").replace("40", "80"), np.tile(weight, 2).astype(np.float16)
+    elif change == "double":
+        text, weight = text.replace("float[", "double["), weight.astype(np.float64)
     elif change == "read elsewhere":
         text = text.replace("y = MatMul (x, w)", "y = MatMul (x, w) z = Neg (w)")
         text = text.replace("(float[N,40] y)", "(float[N,40] y, float[24,40] z)")
