@@ -58,6 +58,16 @@ def test_long_sequences_are_projected_in_several_chunks(kind: str, direction: st
         check(case, threads)
 
 
+@every_cell
+def test_hidden_rows_with_scales_of_their_own_over_several_chunks(kind: str) -> None:
+    """Catches codes that are missing where a chunk, or the longest row, is not the last one to read them."""
+    case = TABLES[kind](300, 5, 9, 128, 5)
+    case.attributes["h_mode"] = "dynamic_row"
+    case.inputs["sequence_lens"] = np.array([7, 300, 299, 0, 150], np.int32)
+    case.outputs = tuple(name for name in case.outputs if name != "Y_codes")
+    check(case)
+
+
 @pytest.mark.few(8)
 @every_kind
 @pytest.mark.parametrize("backwards", [False, True])
