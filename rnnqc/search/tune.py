@@ -19,7 +19,6 @@ from typing import Any
 
 import onnx
 
-from rnnqc.calibration.as_lowered import model_as_lowered
 from rnnqc.codes import Code, Told, all_told, told
 from rnnqc.data.binding import bound_model
 from rnnqc.data.feeds import true_inputs
@@ -27,6 +26,7 @@ from rnnqc.data.given_data import LABEL, Data
 from rnnqc.data.state_hints import state_warnings
 from rnnqc.data.statistics import Statistics
 from rnnqc.errors import UsageError, located
+from rnnqc.ir import Model
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.options import REST_FLOAT, LowerOptions
 from rnnqc.lowering.recovery import normal_form_of
@@ -38,9 +38,7 @@ from rnnqc.measure.metrics import BUILTIN, MetricFunction
 from rnnqc.measure.runs import Calls, State
 from rnnqc.measure.tally import tallied
 from rnnqc.measure.time_axes import output_axes
-from rnnqc.passes import PassManager
 from rnnqc.passes.analysis.deciding_inputs import deciding_inputs
-from rnnqc.passes.pipeline import normal_form
 from rnnqc.proto.given import Given
 from rnnqc.recipes.recipe import load_recipe
 from rnnqc.recipes.rules import Rule
@@ -128,7 +126,6 @@ def tune(
     sizes = {} if dims is None else dict(dims)
     loaded = bound_model(model, {}, bind or {})
     source, proto, deciding = loaded.source, loaded.proto, deciding_inputs(loaded)
-    PassManager(normal_form()).run(loaded)  # this form shows recovered steps as nodes
 
     def lowered_with(rules: Sequence[Rule]) -> Lowered:
         return lower(ready, with_rules(chosen, rules), stats=statistics, rest=rest)
@@ -136,16 +133,15 @@ def tune(
     with located(source):
         calls = Calls.of(data, proto, state, labels=LABEL if metric is not None else None)
         judge = None if metric is None else _judge(metric, proto, calls, falling=falling)
-        odd = all_told(Code.STATES, state_warnings((proto, loaded.proto), calls.carried, len(calls.pieces)))
+        ready = normal_form_of(proto, LowerOptions(chosen, dims=sizes))  # shows recovered steps as nodes
+        odd = all_told(Code.STATES, state_warnings((proto, ready), calls.carried, len(calls.pieces)))
         if deciding and statistics is None:
             odd.append(told(Code.UNSEEN_CELL, _branches(deciding)))
         if notify is not None:
             for message in odd:
                 notify(message)
         silent = sorted(statistics.silent_cells) if statistics is not None else []
-        form, fold = model_as_lowered(proto, sizes, {})
-        units = units_of(form, chosen, statistics is not None, silent, fold=fold)
-        ready = normal_form_of(proto, LowerOptions(chosen, dims=sizes))
+        units = units_of(Model.load(ready), chosen, statistics is not None, silent)
         units += linear_units(lowered_with(()), chosen) if rest != REST_FLOAT else []
         quality = Quality(proto, calls, judge)
         _check_outputs(quality, metric)

@@ -40,9 +40,7 @@ USUAL_BITS = 8
 """The width of a weight that the recipe does not mention."""
 
 
-def units_of(
-    model: Model, recipe: Recipe, compensated: bool, silent: Collection[str] = (), *, fold: bool = False
-) -> list[Unit]:
+def units_of(model: Model, recipe: Recipe, compensated: bool, silent: Collection[str] = ()) -> list[Unit]:
     """Returns the matrices and activations of every cell of a float model, except `silent` ones, in order.
 
     Args:
@@ -50,9 +48,8 @@ def units_of(
         recipe: The recipe that the search begins with.
         compensated: Whether weights are compensated.
         silent: Names of cells that the data does not run.
-        fold: Whether lowering folds values computed from known inputs (see `model_as_lowered`).
     """
-    decompose(model, "tune", fold=fold)
+    decompose(model, "tune")
     extra = COMPENSATION if compensated else {}
     alike: dict[tuple[Any, ...], Unit] = {}
     for cell in model.cells.values():

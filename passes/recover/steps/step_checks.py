@@ -22,6 +22,8 @@ def check_hidden(
     matmuls, and the initial state of a first step does not depend on another step. Products of data alone do not count,
     for example the decay of a hidden state.
     """
+    if step.h is None or id(step.h) in states:
+        return
     local = {id(n) for n in graph.nodes}
 
     def met(starts: list[Value], *, through: bool) -> tuple[list[Node], bool]:
@@ -49,7 +51,7 @@ def check_hidden(
                     stack.extend(producer.inputs)
         return products, continued
 
-    products, continued = met([step.h] if step.h is not None else [], through=False)
+    products, continued = met([step.h], through=False)
     foreign = [p for p in products if continued and any(met(list(u.inputs), through=True)[1] for u in _alike(p, local))]
     if foreign:
         found = f"node {display_name(foreign[0])!r} ({foreign[0].op}) between two of its steps"
