@@ -28,6 +28,7 @@ from rnnqc.passes.normalize.remove_whole_writes import RemoveWholeWrites
 from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
 from rnnqc.passes.normalize.split_fused_operators import SplitFusedOperators
+from rnnqc.passes.normalize.widen_products import WidenProducts
 from rnnqc.passes.normalize.write_choices import WriteChoices
 from rnnqc.passes.normalize.write_sequence_maps import WriteSequenceMaps
 from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
@@ -105,6 +106,7 @@ __all__ = [
     "VerifyModified",
     "VerifyNumerics",
     "WidenOperators",
+    "WidenProducts",
     "WidenSteps",
     "WriteChoices",
     "WriteOrtLstm",

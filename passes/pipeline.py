@@ -38,6 +38,7 @@ from rnnqc.passes.normalize.remove_whole_writes import RemoveWholeWrites
 from rnnqc.passes.normalize.repair_lstm_export import RepairLstmExport
 from rnnqc.passes.normalize.simplify_sequences import SimplifySequences
 from rnnqc.passes.normalize.split_fused_operators import SplitFusedOperators
+from rnnqc.passes.normalize.widen_products import WidenProducts
 from rnnqc.passes.normalize.write_choices import WriteChoices
 from rnnqc.passes.normalize.write_sequence_maps import WriteSequenceMaps
 from rnnqc.passes.qcdq.insert_qcdq import InsertQcdq
@@ -92,6 +93,7 @@ def normal_form(
         SplitFusedOperators(),  # normalize: onnxruntime's fused operators become separate ones
         *([FoldConstants()] if fold else []),  # normalize: known shapes, indices and conditions are computed
         ComputeInFloat32(),  # normalize: float16 and float64 nodes get Casts around them
+        WidenProducts(),  # normalize: so do float16 matmuls that crash onnxruntime
         RemoveIdleCasts(),  # normalize: redundant casts in loops are removed
         WriteChoices(),  # normalize: sums of products with a condition and its opposite become choices
         RemoveOpenMasks(),  # normalize: masks over states that hold no step are removed

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from rnnqc.errors import and_more
-from rnnqc.ir import Model, Node, Value, display_name, dtype_of, maker_of
-from rnnqc.ir.builder import Builder
+from rnnqc.ir import (
+    Constant,
+    Graph,
+    Model,
+    Node,
+    Value,
+    constant_array,
+    display_name,
+    dtype_of,
+    input_or_none,
+    maker_of,
+    shape_of,
+)
+from rnnqc.ir.builder import Builder, onnx_type
 
 
 def transposed_float16_products(model: Model) -> list[str]:
@@ -16,28 +28,63 @@ def transposed_float16_products(model: Model) -> list[str]:
 
     onnxruntime from 1.24 (tested to 1.32) fuses the two and crashes when the model runs on a CPU.
     """
-    return [
-        f"{path}{display_name(node)}"
-        for path, graph in model.paths()
-        for node in graph.nodes
-        if node.op == "MatMul"
-        and any(dtype_of(v) == np.float16 for v in node.inputs)
-        and any(_is_transposed(v) for v in node.inputs)
-    ]
+    return [f"{path}{display_name(node)}" for path, _, node in products_behind_transposes(model)]
+
+
+def products_behind_transposes(model: Model) -> Iterator[tuple[str, Graph, Node]]:
+    """Yields the float16 MatMul nodes behind a Transpose, with the path of their graph and the graph.
+
+    Transposed constants do not count: onnxruntime computes them before.
+    """
+    for path, graph in list(model.paths()):
+        for node in list(graph.nodes):
+            if node.op != "MatMul" or node.domain or all(dtype_of(v) != np.float16 for v in node.inputs):
+                continue
+            behind = [found[0] for v in node.inputs if (found := casts_behind_transpose(v)) is not None]
+            if any(constant_array(transpose.inputs[0]) is None for transpose in behind):
+                yield path, graph, node
 
 
 def float16_warning(nodes: Sequence[str]) -> str:
     """Returns the warning about a model with these nodes."""
     return (
         f'Operator "MatMul" (node {nodes[0]!r}){and_more(nodes)}: of float16, behind a Transpose; onnxruntime '
-        "1.24 and newer may end the process when such a model runs on a CPU, as it is and lowered. Resolution: "
-        "export the model in float32 (PyTorch: model.float()), or switch onnxruntime's graph "
-        "optimizations of level ORT_ENABLE_ALL off."
+        "1.24 and newer may end the process when such a model runs on a CPU as it is. The lowered one computes it in "
+        "float32 and runs. Resolution: to compare the two, export the model in float32 (PyTorch: model.float())."
     )
 
 
-def _is_transposed(value: Value) -> bool:
-    return bool(value.inputs) and value.inputs[0].op == "Transpose"
+def widen(
+    model: Model, graph: Graph, node: Node, inputs: Iterable[int], converted: dict[int, Constant] | None = None
+) -> None:
+    """Makes an operator of one float16 output compute in float32, with Casts around it.
+
+    Args:
+        model: The model.
+        graph: The graph of the operator.
+        node: The operator.
+        inputs: Numbers of its inputs that are to be float32; those that are already stay.
+        converted: Float32 constants by the id of the float16 one, for operators that share them; without it, constants
+            stay float16, with a Cast, which onnxruntime folds when it creates a session.
+    """
+    b = Builder(model, prefix=display_name(node))
+    for k in inputs:
+        value = input_or_none(node, k)
+        array = constant_array(value)
+        if value is None or (dtype_of(value) if array is None else array.dtype) == np.float32:
+            continue
+        if array is None or converted is None:
+            node.inputs[k] = float32_of(b, value, f"input_{k}")
+            continue
+        if id(value) not in converted:
+            converted[id(value)] = model.add_initializer(f"{value.name}.float32", array.astype(np.float32))
+        node.inputs[k] = converted[id(value)]
+    before, b.nodes = b.nodes, []
+    made = node.outputs[0]
+    node.outputs[0] = b.value("float32", np.float32, shape_of(made))
+    b.add("Cast", [node.outputs[0]], [made], "float16", to=onnx_type(np.float16))
+    model.insert_nodes(graph, node, before)
+    model.insert_nodes_after(graph, node, b.nodes)
 
 
 def float32_of(b: Builder, value: Value, name: str) -> Value:
