@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy.typing as npt
+
 from rnnqc.ir import Node, Value, constant_array
 
 PRODUCTS = ("MatMul", "Gemm", "Conv", "ConvTranspose")
@@ -16,13 +21,17 @@ def factors(node: Node) -> list[Value]:
     return list(node.inputs) if node.op == "Einsum" and not node.domain else []
 
 
-def constant_factor(node: Node) -> Value | None:
-    """Returns the constant that a node multiplies by, on either side; the larger one of two, the last one of equals.
+def constant_factor(node: Node, array: Callable[[Value], npt.NDArray[Any] | None] = constant_array) -> Value | None:
+    """Returns the constant that a node multiplies by, on either side; of two the last one that is no initial state.
 
-    Both are constant in a step from a state of zeros, for example.
+    Args:
+        node: The node.
+        array: Returns the array of a constant.
     """
-    sizes = [(a.size, k, v) for k, v in enumerate(factors(node)) if (a := constant_array(v)) is not None]
-    return max(sizes, key=lambda s: s[:2])[2] if sizes else None
+    held = [(v, a) for v in factors(node) if (a := array(v)) is not None]
+    if len(held) > 1:
+        held = [(v, a) for v, a in held if not (a == a.reshape(-1)[:1]).all()] or held
+    return held[-1][0] if held else None
 
 
 def is_product(node: Node) -> bool:

@@ -213,7 +213,7 @@ PRODUCTS = {
         " ".join([FROM_ROWS, HYPER, SUM]),
     ),
 }
-LOWERED = ("transposed weights",)
+LOWERED = ("columns", "columns by Gemm", "columns by Einsum", "transposed", "transposed weights")
 
 
 def of_steps(shapes: tuple[str, str], step: str, loop: bool) -> onnx.ModelProto:
