@@ -247,13 +247,11 @@ def _written_out(
         row, behind = _row(same, inside, passed)
         if len(row) < _STEPS:
             continue
-        weights = key in found.by_weight
-        between = {n.op for v in behind.values() for n in users_of(v, inside)}
-        if not weights and not all(u.mixes for u in row):
+        weights, nodes = key in found.by_weight, [u.node for u in row]
+        if _is_of_layers(nodes, passed, inside) or not (weights or all(u.mixes for u in row)):
             continue
-        nodes = [u.node for u in row]
         # Layers with attention that share weights are not a recurrence.
-        doubtful = not weights or "Softmax" in between
+        doubtful = not weights or any(n.op == "Softmax" for v in behind.values() for n in users_of(v, inside))
         if doubtful and not _takes_elements(nodes, behind, graph, inside, indices):
             continue
         if weights and _is_power(nodes, behind, inside, found.meanings):
@@ -277,22 +275,34 @@ def _written_out(
         )
 
 
-def _is_power(row: Sequence[Node], behind: Mapping[int, Value], inside: dict[int, Node], meanings: Factors) -> bool:
-    """Whether a row computes powers of a constant matrix: linear, and hardly anything else enters it on its way."""
-    entering: set[int] = set()
-    seen = {id(row[0])}
+def _between(row: Sequence[Node], behind: Container[int], inside: dict[int, Node]) -> list[Node]:
+    """The nodes behind the first product of a row that lead to the last one, and this one."""
+    found: dict[int, Node] = {}
     stack = [row[-1]]
     while stack:
         node = stack.pop()
-        if id(node) in seen or not (node is row[-1] or any(id(v) in behind for v in node.outputs)):
-            continue
-        seen.add(id(node))
-        stack += [inside[id(n)] for v in node.inputs if v.name for n in v.inputs if id(n) in inside]
-        others = {id(v): v for v in node.inputs if id(v) not in behind and is_real(v) and not meanings.of(v).fixed}
-        scales = (node.op in ("Mul", "Div") or factors(node)) and len(others) == 0
+        is_behind = node is row[-1] or any(id(v) in behind for v in node.outputs)
+        if is_behind and node is not row[0] and id(node) not in found:
+            found[id(node)] = node
+            stack += [inside[id(n)] for v in node.inputs if v.name for n in v.inputs if id(n) in inside]
+    return list(found.values())
+
+
+def _is_of_layers(row: Sequence[Node], passed: Container[int], inside: dict[int, Node]) -> bool:
+    """Whether products with matrices of their own, whose results are in `passed`, stand between those of a row."""
+    behind = reached(row[0].outputs, inside, is_real)
+    return any(id(v) in passed for n in _between(row, behind, inside) for v in n.outputs)
+
+
+def _is_power(row: Sequence[Node], behind: Mapping[int, Value], inside: dict[int, Node], meanings: Factors) -> bool:
+    """Whether a row computes powers of a constant matrix: linear, and hardly anything else enters it on its way."""
+    entering: set[int] = set()
+    for node in _between(row, behind, inside):
+        others = {id(v) for v in node.inputs if id(v) not in behind and is_real(v) and not meanings.of(v).fixed}
+        scales = (node.op in ("Mul", "Div") or factors(node)) and not others
         if node.op not in _LINEAR and not (scales and sum(id(v) in behind for v in node.inputs) == 1):
             return False
-        entering |= set(others)
+        entering |= others
     return len(entering) < _STEPS
 
 
@@ -326,7 +336,8 @@ def _row(
     def follows(value: Value) -> bool:
         return is_real(value) and id(value) not in passed
 
-    for start in range(max(1, len(uses) - _STEPS + 1)):
+    last = max(0, len(uses) - _STEPS)
+    for start in sorted({0, min(1, last), min(2, last), last // 2}):  # each costs a walk through the graph
         behind = reached([v for v in uses[start].node.outputs if follows(v)], inside, follows)
         later = [u for u in uses[start + 1 :] if id(u.factor) not in behind]
         row = [uses[start], *(u for u in later if any(id(v) in behind for v in u.others))]

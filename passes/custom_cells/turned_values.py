@@ -168,6 +168,7 @@ class TurnedValues:
         node.outputs.clear()
         self.replaced.append(node)
         made = self.b.ops(node.op, given, [f"{v.name}.turned" if v.name else "" for v in outputs], **attributes)
+        self.b.nodes[-1].name = node.name
         for value, turned in zip(outputs, made, strict=True):
             if value.name:
                 self.note(value, turned)

@@ -10,12 +10,26 @@ import numpy.typing as npt
 
 from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Close
-from rnnqc.ir import Graph, Model, Node, Value, attribute, dtype_of, input_or_none, maker_of, shape_of, subgraphs
+from rnnqc.ir import (
+    Graph,
+    Model,
+    Node,
+    Value,
+    attribute,
+    constant_array,
+    display_name,
+    dtype_of,
+    input_or_none,
+    maker_of,
+    shape_of,
+    subgraphs,
+)
 from rnnqc.ir.builder import Builder
 from rnnqc.passes.analysis.float_recurrences import FloatRecurrence, float_recurrences
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.custom_cells.turned_values import TurnedValues, kept_in_place, swapped
-from rnnqc.passes.graph.loops.loop_states import bodies, states_of
+from rnnqc.passes.graph.loops.loop_reach import reached
+from rnnqc.passes.graph.loops.loop_states import bodies, is_real, owners, states_of
 from rnnqc.passes.graph.nodes.products import constant_factor
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.index_expressions import Index, Indices, Shape, unknown
@@ -36,7 +50,8 @@ class WriteRows(RecoverySites, Pass):
 
     What is computed of such products (elementwise, by Split and Concat) is computed transposed, too, and so are states,
     elements and results of loops. A Gemm of columns, or one that transposes its left operand, and an Einsum that
-    multiplies by a matrix become MatMuls and Gemms of rows as well. Sums may be added in another order.
+    multiplies by a matrix become MatMuls of rows as well. So does a model that is one step of a single column: an input
+    `[H,1]` and an output of the same shape. Sums may be added in another order.
     """
 
     info = PassInfo(
@@ -68,7 +83,9 @@ class WriteRows(RecoverySites, Pass):
             writing.run()
             count += len(writing.products)
             self.sites.append(path)
-            remarks.append(self.remark(Outcome.NOTE, path, op, f"{len(writing.products)} products of columns."))
+            remarks.append(
+                self.remark(Outcome.NOTE, path, op, f"{len(writing.products)} products are written with rows.")
+            )
             model.remove_dead()
             model.sort()
             model.infer_shapes()
@@ -109,6 +126,21 @@ def _next(model: Model, seen: set[str]) -> tuple[Graph, Graph, FloatRecurrence] 
         anchor = recurrence.loop if recurrence.loop is not None else recurrence.products[0]
         home = next(g for g, _, _ in bodies(model) if any(n is anchor for n in g.nodes))
         return (home if recurrence.loop is None else recurrence.loop.attrs["body"]), home, recurrence
+    step = _single_step(model.graph, constants)
+    return None if step is None or step.path in seen else (model.graph, model.graph, step)
+
+
+def _single_step(graph: Graph, constants: Constants) -> FloatRecurrence | None:
+    """Returns the products of a model that may be one step: an input of one column becomes an output of its shape."""
+    inside = owners(graph)
+    columns = [v for v in graph.inputs if (shape_of(v) or [0])[-1] == 1 and len(shape_of(v) or ()) == _MATRIX]
+    products = [n for n in graph.nodes if n.op in ("MatMul", "Gemm") and _read(n, constants) is not None]
+    for value in columns if products else ():
+        behind = reached([value], inside, is_real)
+        states = [v for v in graph.outputs if id(v) in behind and shape_of(v) == shape_of(value)]
+        if states and any(id(v) in behind for n in products for v in n.inputs):
+            found = f"input {value.name!r} and output {states[0].name!r}"
+            return FloatRecurrence(display_name(products[0]), products[0].op, 1, found, tuple(products))
     return None
 
 
@@ -226,6 +258,9 @@ class _Writing:
                     raise NotHandled(reason, f"the number of axes of {value.name!r} is unknown", "none")
             self.values.rank(product.node.outputs[0])
             self.values.rank(product.x)
+            added = product.added
+            if added is not None and product.turned and self.shape(added) != [] and constant_array(added) is None:
+                self.values.rank(added)
 
     def run(self) -> None:
         """Rewrites the products, and what is computed of them."""
@@ -258,7 +293,8 @@ class _Writing:
         name, made = product.node.name, product.node.outputs[0]
         product.node.outputs.clear()
         x = self.values.of(product.x) if product.turns else product.x
-        y = self.b.op("MatMul", [x, self._weight(product)], f"{name}.rows")
+        y = self.b.op("MatMul", [x, self._weight(product)], f"{made.name}.rows")
+        self.b.nodes[-1].name = name
         if product.added is not None:
             added = product.added
             if product.turned and self.shape(added) != []:

@@ -278,6 +278,7 @@ def layers_with_one_matrix(product: str, weights: str = "W{t}") -> onnx.ModelPro
     'q{t} = Einsum <equation = "ij,bjk->bik"> (A, p{t})',
     "u{t} = Transpose <perm = [0, 2, 1]> (p{t}) v{t} = MatMul (u{t}, A) q{t} = Transpose <perm = [0, 2, 1]> (v{t})",
     "q{t} = MatMul (given, p{t})",
+    "m{t} = MatMul (A, h{t}) g{t} = Add (m{t}, p{t}) q{t} = Add (g{t}, h{t})",
 ])  # fmt: skip
 def test_layers_of_a_graph_network_are_none(product: str) -> None:
     """They share the adjacency matrix, on either side, and nothing else."""

@@ -124,3 +124,35 @@ def test_products_become_those_of_rows(name: str, form: str) -> None:
     outputs, wanted = run_both(lowered.proto, feeds), run_both(proto, feeds)
     for key, value in wanted.items():
         assert np.mean((outputs[key] - value) ** 2) < 1e-3 * np.mean(value**2), key
+
+
+GRU = """p = MatMul (W, x) q = MatMul (R, h) a = Add (p, q) z = Sigmoid (a) p1 = MatMul (W1, x) q1 = MatMul (R1, h)
+    a1 = Add (p1, q1) r = Sigmoid (a1) rh = Mul (r, h) p2 = MatMul (W2, x) q2 = MatMul (R2, rh) a2 = Add (p2, q2)
+    n = Tanh (a2) d = Sub (h, n) e = Mul (z, d) h_next = Add (n, e)"""
+
+
+def of_one_step(columns: int) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    sizes = {f"{n}{k}": (H, s) for n, s in (("W", I), ("R", H)) for k in ("", "1", "2")}
+    return parse(
+        f'<ir_version: 9, opset_import: ["": 18]> m (float[{I},{columns}] x, float[{H},{columns}] h) => '
+        f"(float[{H},{columns}] h_next) {{ {GRU} }}",
+        **{n: rng.normal(0, 0.3, s).astype(np.float32) for n, s in sizes.items()},
+    )  # fmt: skip
+
+
+def test_a_step_of_one_column_is_a_layer() -> None:
+    """A step of a stream: what comes in as a column goes out as one."""
+    proto = of_one_step(1)
+    (entry,) = rnnqc.lower(proto, strict=True).report.entries
+    assert (entry.op, entry.status) == ("GRU", "lowered")
+    feeds = {"x": np.full((I, 1), 0.5, np.float32), "h": np.linspace(-1, 1, H, dtype=np.float32)[:, None]}
+    (made,) = run_both(rnnqc.lower(proto).proto, feeds).values()
+    (wanted,) = run_both(proto, feeds).values()
+    assert made.shape == wanted.shape == (H, 1)
+    assert np.mean((made - wanted) ** 2) < 1e-3 * np.mean(wanted**2)
+
+
+def test_layers_of_several_columns_stay() -> None:
+    """They may mix the tokens of a sequence."""
+    assert not apply(WriteRows(), before(of_one_step(4))).modified
