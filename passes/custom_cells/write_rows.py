@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -233,10 +233,11 @@ class _Writing:
     def __init__(self, model: Model, graph: Graph, outer: Graph, recurrence: FloatRecurrence) -> None:
         self.model, self.graph, self.outer, self.loop = model, graph, outer, recurrence.loop
         constants = Constants(model)
-        found = [_read(n, constants) for n in recurrence.products]
-        self.products = {id(p.node): p for p in found if p is not None}
-        self.b, self.around = Builder(model), Builder(model)
         self._steps = None if self.loop is None else _shapes_of_steps(model, self.loop, constants)
+        found = [p for n in recurrence.products if (p := _read(n, constants)) is not None]
+        vectors = {id(p.node): replace(p, turns=False, turned=False) for p in found if len(self.shape(p.x) or ()) == 1}
+        self.products = {id(p.node): vectors.get(id(p.node), p) for p in found}
+        self.b, self.around = Builder(model), Builder(model)
         self.values = TurnedValues(model, graph, self.shape, self.b, self.around)
         self._weights: dict[bytes, Value] = {}
 
@@ -256,8 +257,9 @@ class _Writing:
                 if self.shape(value) is None:
                     reason = "its products are not written as products of rows."
                     raise NotHandled(reason, f"the number of axes of {value.name!r} is unknown", "none")
-            self.values.rank(product.node.outputs[0])
-            self.values.rank(product.x)
+            if product.turns or product.turned:
+                self.values.rank(product.node.outputs[0])
+                self.values.rank(product.x)
             added = product.added
             if added is not None and product.turned and self.shape(added) != [] and constant_array(added) is None:
                 self.values.rank(added)

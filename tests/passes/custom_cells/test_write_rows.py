@@ -27,7 +27,7 @@ LSTM = """s# = Add (p#, q#) f# = Add (s#, bias) i#, o#, g#, k# = Split <axis = 0
     j# = Sigmoid (i#) l# = Sigmoid (o#) m# = Sigmoid (g#) t# = Tanh (k#) u# = Mul (m#, c#) v# = Mul (j#, t#)
     c@ = Add (u#, v#) w# = Tanh (c@) h@ = Mul (l#, w#)"""
 GEMM = "q# = Gemm <transA = 1, alpha = 0.5, beta = 2.0> (R, h#, p#)"
-COLUMNS, ROWS, HEADS = ("[8,3]", "[6,3]"), ("[3,8]", "[3,6]"), ("[2,8,3]", "[2,6,3]")
+COLUMNS, ROWS, HEADS, VECTORS = ("[8,3]", "[6,3]"), ("[3,8]", "[3,6]"), ("[2,8,3]", "[2,6,3]"), ("[8]", "[6]")
 STEPS = {
     "matmul": (COLUMNS, f"p# = MatMul (W, x#) q# = MatMul (R, h#) {SUM}", 2),
     "gemm": (COLUMNS, f"p# = MatMul (W, x#) {GEMM} h@ = Tanh (q#)", 2),
@@ -47,6 +47,7 @@ STEPS = {
     "transposed": (ROWS, f"p# = MatMul (x#, V) y# = Transpose (h#) r# = MatMul (R, y#) q# = Transpose (r#) {SUM}", 1),
     "joined": (COLUMNS, f"e# = Concat <axis = 0> (x#, h#) p# = MatMul (WR, e#) q# = Mul (h#, bias) {SUM}", 1),
     "three axes": (HEADS, f"p# = MatMul (W, x#) q# = MatMul (R, h#) {SUM}", 2),
+    "vectors": (VECTORS, f"p# = MatMul (W, x#) q# = MatMul (R, h#) {SUM}", 2),
     "lstm": (COLUMNS, f"p# = MatMul (W4, x#) q# = MatMul (R4, h#) {LSTM}", 2),
 }  # fmt: skip
 FORMS = ("unrolled", "scan", "reverse", "loop")
@@ -89,7 +90,7 @@ def recurrence(name: str, form: str) -> onnx.ModelProto:
         text = f"{', '.join(last)}, every = Scan <num_scan_inputs = 1, {f'{axes}, ' if turned else ''}body = {body}> "
         text += f"({', '.join(f'{s}_first' for s in states)}, x)"
     starts = before_ if form == "unrolled" else [f"{s}_first" for s in states]
-    rank = state.count(",") + 2
+    rank = len(state.split(",")) + 1
     every = f", float[{','.join('NMKL'[:rank])}] every" if form != "unrolled" else ""
     return parse(
         f'<ir_version: 9, opset_import: ["": 18]> m ({", ".join(f"float{state} {s}" for s in starts)}, '
