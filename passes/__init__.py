@@ -9,6 +9,7 @@ from rnnqc.passes.custom_cells.fuse_custom_cells import FuseCustomCells
 from rnnqc.passes.custom_cells.quantize_custom_cells import QuantizeCustomCells
 from rnnqc.passes.custom_cells.read_dynamic_products import ReadDynamicProducts
 from rnnqc.passes.custom_cells.roll_custom_steps import RollCustomSteps
+from rnnqc.passes.custom_cells.write_rows import WriteRows
 from rnnqc.passes.custom_cells.write_scans import WriteScans
 from rnnqc.passes.instruments import DumpAfterChange, Timing, VerifyModified
 from rnnqc.passes.linear.quantize_linear import QuantizeLinear
@@ -111,6 +112,7 @@ __all__ = [
     "WriteChoices",
     "WriteOrtLstm",
     "WriteQonnx",
+    "WriteRows",
     "WriteScans",
     "WriteSequenceMaps",
 ]

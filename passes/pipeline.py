@@ -20,6 +20,7 @@ from rnnqc.passes.custom_cells.fuse_custom_cells import FuseCustomCells
 from rnnqc.passes.custom_cells.quantize_custom_cells import QuantizeCustomCells
 from rnnqc.passes.custom_cells.read_dynamic_products import ReadDynamicProducts
 from rnnqc.passes.custom_cells.roll_custom_steps import RollCustomSteps
+from rnnqc.passes.custom_cells.write_rows import WriteRows
 from rnnqc.passes.custom_cells.write_scans import WriteScans
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.linear.quantize_linear import QuantizeLinear
@@ -100,6 +101,7 @@ def normal_form(
         RemoveWholeWrites(),  # normalize: writes that overwrite a whole tensor are removed
         RemoveStacks(),  # normalize: stacks of values that are split again are removed
         WidenSteps(),  # recover: unrolled float16 steps compute in float32
+        *([WriteRows()] if scans else []),  # custom_cells: products of columns in recurrences become products of rows
         RecognizeSteps(),  # recover: steps written in other operators become LSTM, GRU and RNN nodes of one step
         RollSteps(),  # recover: unrolled steps become one node
         RecoverLoops(),  # recover: loops over steps become one node

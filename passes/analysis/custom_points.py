@@ -73,6 +73,9 @@ def _read(recurrence: FloatRecurrence, homes: Mapping[int, Graph], constants: Co
         reason = "its matmuls are in branches of an If, which are not quantized."
         cell.refused.append(NotHandled(reason, recurrence.found, "compute both ways, and select with Where"))
         return cell
+    if recurrence.computed:
+        reason = "what multiplies its state is no constant matrix."
+        cell.refused.append(NotHandled(reason, recurrence.found, "none, if it is computed from inputs"))
     sites: dict[Owner, list[CustomProduct]] = {}
     first: dict[tuple[int, bool], Node] = {}
     for node in recurrence.products:

@@ -25,6 +25,7 @@ from rnnqc.ir import (
     info,
     input_or_none,
 )
+from rnnqc.passes.graph.nodes.products import constant_factor
 
 LARGEST_DEPTH = 65024  # |acc| <= 65024 * 255 * 127 < 2**31
 
@@ -67,6 +68,13 @@ def read_product(node: Node) -> CustomProduct:
         )
     source = node.inputs[1]
     array = constant_array(source)
+    left = constant_factor(node)
+    if left is not None and left is not source:
+        raise NotHandled(
+            "the constant matrix of a matmul is its left operand.",
+            f"node {name!r} multiplies {left.name!r} by {source.name!r}",
+            "multiply rows by it, x W in the place of W x",
+        )
     if array is None or array.ndim != 2:
         raise NotHandled(
             "the right operand of a matmul is not a constant matrix.",

@@ -6,15 +6,29 @@ quantized, which no step depends on; the recurrence has no weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rnnqc.ir import CELL_TAG, CUSTOM_TAG, Graph, Model, Node, Value, display_name, graphs_below, info, shape_of
-from rnnqc.passes.analysis.float_recurrences import PRODUCTS, float_recurrences
+from rnnqc.ir import (
+    CELL_TAG,
+    CUSTOM_TAG,
+    Graph,
+    Model,
+    Node,
+    Value,
+    constant_array,
+    display_name,
+    graphs_below,
+    info,
+    maker_of,
+    shape_of,
+)
+from rnnqc.passes.analysis.float_recurrences import float_recurrences
 from rnnqc.passes.graph.loops.loop_reach import reached
 from rnnqc.passes.graph.loops.loop_states import bodies, is_loop, is_real, owners, sizes_of, states_of
 from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
+from rnnqc.passes.graph.nodes.products import factors
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.index_expressions import Indices
 from rnnqc.passes.graph.values.sequence_elements import element_of
@@ -56,44 +70,53 @@ class ElementwiseRecurrence:
 
 def elementwise_recurrences(model: Model) -> list[ElementwiseRecurrence]:
     """Returns those of a model in normal form, except inside cells and recurrences with matrices."""
-    others = {r.path for r in float_recurrences(model)}
+    others = [r.path for r in float_recurrences(model)]
     model.infer_shapes()
     found: list[ElementwiseRecurrence] = []
     for graph, owner, path in bodies(model):
         for node in graph.nodes:
             where = f"{path}{display_name(node)}"
-            if (
-                is_loop(node)
-                and CUSTOM_TAG not in info(node).metadata
-                and where not in others
-                and _is_elementwise(node)
-            ):
-                found.append(ElementwiseRecurrence(where, node.op, sizes_of(node)))
+            inner = f"{where}/"
+            if not is_loop(node) or CUSTOM_TAG in info(node).metadata or where in others:
+                continue
+            mixed = None if any(o.startswith(inner) for o in others) else _mixed(node)
+            if mixed is not None:
+                found.append(ElementwiseRecurrence(where, node.op, sizes_of(node), mixed))
         if owner is None or not is_loop(owner):
             found += _written_out(model, graph, path)
     return found
 
 
-def _is_elementwise(loop: Node) -> bool:
-    """Whether a state of a loop is multiplied and returns, and no operator on the way mixes its elements.
+def _mixed(loop: Node) -> str | None:
+    """Returns the operator that mixes elements of a state that is multiplied and returns, "" if there is none.
 
-    A loop around steps of recurrent layers carries their masks and results, too.
+    None if no state is. A loop around steps of recurrent layers carries their masks and results, too.
     """
     body: Graph = loop.attrs["body"]
     inside = owners(body)
     if any(is_recurrent(n) for g in graphs_below(body) for n in g.nodes):
-        return False
+        return None
     states = [s for s in states_of(loop) if not s.invariant and is_real(s.before)]
-    carried = reached([s.before for s in states], inside, is_real)
-    return any(_is_scaled(s.after, carried, inside) for s in states)
+    found = [
+        m for s in states if (m := _mixed_on_the_way(s.after, reached([s.before], inside, is_real), inside)) is not None
+    ]
+    return min(found, key=len, default=None)
 
 
-def _is_scaled(after: Value, carried: dict[int, Value], inside: dict[int, Node]) -> bool:
-    """Whether `after` depends on values in `carried` through elementwise operators only, with a Mul among them."""
+def _mixed_on_the_way(after: Value, carried: dict[int, Value], inside: dict[int, Node]) -> str | None:
+    """The same for `after`, which depends on values in `carried`."""
     if id(after) not in carried:
-        return False
-    operators = {n.op if not n.domain else f"{n.domain}::{n.op}" for n in _makers(after, carried, inside)}
-    return "Mul" in operators and operators <= _ELEMENTWISE
+        return None
+    makers = list(_makers(after, carried, inside))
+    if not any(n.op == "Mul" and not n.domain for n in makers):
+        return None
+    return _first_mixing(makers)
+
+
+def _first_mixing(nodes: Iterable[Node]) -> str:
+    """The first operator that mixes elements, with the name of its node; "" without one."""
+    mixing = (n for n in nodes if n.domain or n.op not in _ELEMENTWISE)
+    return next((f"{n.op} (node {display_name(n)!r})" for n in mixing), "")
 
 
 @dataclass(frozen=True)
@@ -131,14 +154,23 @@ def _written_out(model: Model, graph: Graph, path: str) -> Iterator[ElementwiseR
     inside = owners(graph)
     for first, steps, last in longest.values():
         if steps + 1 >= _STEPS:  # the first step multiplies zeros, or is omitted
-            mixing = [n for n in _between(first, last, inside) if n.domain or n.op not in _ELEMENTWISE]
-            if any(n.op in PRODUCTS for n in mixing):  # a recurrence with a matrix
+            between = list(_between(first, last, inside))
+            if any(factors(n) for n in between):  # a recurrence with a matrix
                 continue
-            mixed = f"{mixing[0].op} (node {display_name(mixing[0])!r})" if mixing else ""
+            mixed = _first_mixing(between)
             shape = shape_of(last) or [None]
             batch = shape[-2] if len(shape) > 1 else None
             sizes = {"state_sizes": [shape[-1]], "batch": batch, "sequence_length": steps + 1, "input_size": None}
             yield ElementwiseRecurrence(f"{path}{display_name(first)}", first.op, sizes, mixed)
+
+
+def _adds_products(node: Node) -> bool:
+    """Whether a node adds the products of a value with a constant matrix, which Mul computes."""
+    made = maker_of(node.inputs[0]) if node.op == "ReduceSum" and not node.domain else None
+    if made is None or made.op != "Mul":
+        return False
+    arrays = [a for v in made.inputs if (a := constant_array(v)) is not None]
+    return any(sum(d > 1 for d in a.shape) > 1 for a in arrays)
 
 
 def _between(first: Node, last: Value, inside: dict[int, Node]) -> Iterator[Node]:
@@ -166,7 +198,7 @@ def _after(node: Node, rows: list[_Row]) -> _Row:
     elements = 0
     for row in rows:
         elements |= row.elements
-    if node.op not in _ELEMENTWISE or node.domain:
+    if (node.op not in _ELEMENTWISE or node.domain) and not _adds_products(node):
         return _Row(elements)
     state = max(rows, key=lambda r: (r.steps, r.elements.bit_count()), default=_Row())
     steps, counted, first = state.steps, state.counted, state.first

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from rnnqc.errors import NotHandled
 from rnnqc.ir import CELL_TAG, Graph, Node, Value, attribute, constant_array, display_name, info, subgraphs
 from rnnqc.passes.analysis.custom_cell import CustomCell
-from rnnqc.passes.analysis.float_recurrences import PRODUCTS, is_product
+from rnnqc.passes.graph.nodes.products import PRODUCTS, is_product
 from rnnqc.passes.graph.values.layout_ops import MOVERS
 
 _PICKS = ("Gather", "Slice", "Split", "SequenceAt", "SplitToSequence")

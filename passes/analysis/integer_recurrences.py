@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from rnnqc.ir import CELL_TAG, CUSTOM_TAG, RELEASED_TAG, Graph, Model, Node, Value, constant_array, display_name, info
 from rnnqc.passes.analysis.custom_products import custom_cells
-from rnnqc.passes.analysis.float_recurrences import PRODUCTS
 from rnnqc.passes.graph.loops.loop_reach import reached, returning, users_of
 from rnnqc.passes.graph.loops.loop_states import bodies, is_loop, owners, states_of
+from rnnqc.passes.graph.nodes.products import PRODUCTS
 from rnnqc.passes.graph.nodes.quantized_products import QUANTIZED_PRODUCTS
 
 _STEPS = 3

@@ -31,6 +31,7 @@ from rnnqc.ir import (
 from rnnqc.passes.analysis.float_recurrences import float_recurrences
 from rnnqc.passes.analysis.weight_groups import groups_of
 from rnnqc.passes.graph.loops.loop_states import is_loop
+from rnnqc.passes.graph.nodes.products import constant_factor
 from rnnqc.passes.graph.values.constant_expressions import Constants, constant_expression
 from rnnqc.passes.graph.values.embedding_rows import reads_int8_rows, reads_scales_of_rows
 from rnnqc.passes.recover.float_steps import STEP_NOTE, FloatStep
@@ -236,7 +237,10 @@ def _axis_of_size(shape: Sequence[int], size: int | str | None) -> int:
 
 
 def _recurrent_nodes(model: Model) -> set[int]:
-    """Ids of the nodes of recurrent layers, which have their own entries; not of Einsums, which no cell quantizes."""
+    """Ids of the nodes of recurrent layers, which have their own entries.
+
+    Einsums are not among them, nor are unrolled products with a constant on the left: no cell quantizes these.
+    """
     recurrences = list(float_recurrences(model))
     found: set[int] = set()
     loops = [r.loop for r in recurrences if r.loop is not None]
@@ -249,7 +253,9 @@ def _recurrent_nodes(model: Model) -> set[int]:
                 found.add(id(node))
             if is_loop(node) and CUSTOM_TAG in info(node).metadata:
                 loops.append(node)
-    products = [n for r in recurrences for n in r.products]
+    products = [
+        n for r in recurrences for n in r.products if r.loop is not None or constant_factor(n) is not n.inputs[0]
+    ]
     products += [n for loop in loops for g in graphs_below(loop.attrs["body"]) for n in g.nodes]
     return found | {id(n) for n in products if n.op != "Einsum"}
 

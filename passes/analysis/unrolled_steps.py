@@ -16,9 +16,11 @@ import numpy as np
 from rnnqc.errors import NotHandled
 from rnnqc.evaluation.numerics import same_bits
 from rnnqc.ir import Graph, Node, Value, constant_array, display_name, dtype_of, output_number, shape_of, subgraphs
-from rnnqc.passes.analysis.float_recurrences import PRODUCTS, FloatRecurrence
+from rnnqc.passes.analysis.float_recurrences import FloatRecurrence
+from rnnqc.passes.analysis.step_factors import configuration
 from rnnqc.passes.graph.loops.loop_reach import everything_behind
 from rnnqc.passes.graph.loops.loop_states import owners
+from rnnqc.passes.graph.nodes.products import PRODUCTS, factors
 from rnnqc.passes.graph.values.index_expressions import Indices
 from rnnqc.passes.graph.values.sequence_elements import element_of
 
@@ -130,10 +132,13 @@ def unrolled_steps(graph: Graph, recurrence: FloatRecurrence, indices: Indices) 
 
 
 def _rows_of_products(graph: Graph, recurrence: FloatRecurrence) -> list[list[int]]:
-    """For each matrix its matmuls, each depending on the one before."""
+    """For each factor its products, each depending on the one before."""
     rows = []
-    for weight in dict.fromkeys(id(n.inputs[1]) for n in recurrence.products):
-        tied = {id(n) for n in recurrence.products if id(n.inputs[1]) == weight}
+    uses: dict[int, set[int]] = {}
+    for product in recurrence.products:
+        for factor in factors(product):
+            uses.setdefault(id(factor), set()).add(id(product))
+    for tied in uses.values():
         reached: set[int] = set()
         row: list[int] = []
         for node in graph.nodes:
@@ -349,7 +354,7 @@ def _alike(one: Node, other: Node, *, own_constants: bool = False) -> bool:
         and len(one.inputs) == len(other.inputs)
         and len(one.outputs) == len(other.outputs)
         and not subgraphs(one)
-        and _configuration(one) == _configuration(other)
+        and configuration(one) == configuration(other)
         and all(
             equal_values(a, b) or (own_constants and k >= _OWN.get(one.op, len(one.inputs)) and _same_form(a, b))
             if _fixed(a) and _fixed(b)
@@ -357,11 +362,6 @@ def _alike(one: Node, other: Node, *, own_constants: bool = False) -> bool:
             for k, (a, b) in enumerate(zip(one.inputs, other.inputs, strict=True))
         )
     )
-
-
-def _configuration(node: Node) -> tuple[tuple[str, str], ...]:
-    """A key of the attributes of a node."""
-    return tuple(sorted((k, repr(v.tolist() if hasattr(v, "tolist") else v)) for k, v in node.attrs.items()))
 
 
 def _same_form(a: Value, b: Value) -> bool:

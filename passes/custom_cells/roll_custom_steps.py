@@ -14,7 +14,8 @@ from rnnqc.errors import NotHandled, Outcome, Remark
 from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import Graph, Model, Node, Value, Variable, display_name, dtype_of, shape_of
 from rnnqc.ir.builder import Builder
-from rnnqc.passes.analysis.float_recurrences import PRODUCTS, FloatRecurrence, float_recurrences
+from rnnqc.passes.analysis.custom_products import read_product
+from rnnqc.passes.analysis.float_recurrences import FloatRecurrence, float_recurrences
 from rnnqc.passes.analysis.unrolled_steps import (
     ELEMENTWISE,
     SameNode,
@@ -87,14 +88,23 @@ class RollCustomSteps(RecoverySites, Pass):
 def _next(model: Model, seen: set[str]) -> tuple[Graph, FloatRecurrence] | None:
     """Returns an unrolled recurrence that is not in `seen`, and its graph; None if there are none.
 
-    Steps whose state goes through an Einsum stay: nothing of them would be quantized.
+    Steps without a product that can be quantized stay.
     """
-    unrolled = (r for r in float_recurrences(model) if r.loop is None and r.op in PRODUCTS)
+    unrolled = (r for r in float_recurrences(model) if r.loop is None and any(map(_is_read, r.products)))
     found = next((r for r in unrolled if r.path not in seen), None)
     if found is None:
         return None
     first = found.products[0]
     return next(g for g, _, _ in bodies(model) if any(n is first for n in g.nodes)), found
+
+
+def _is_read(node: Node) -> bool:
+    """Whether a matmul can be quantized."""
+    try:
+        read_product(node)
+    except NotHandled:
+        return False
+    return True
 
 
 def _steps(model: Model, graph: Graph, recurrence: FloatRecurrence) -> tuple[UnrolledSteps, Value | None, Constants]:

@@ -9,10 +9,10 @@ from rnnqc.evaluation.numerics import Close
 from rnnqc.ir import CELL_TAG, Graph, Model, Node, info
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.loops.loop_states import bodies, is_loop
+from rnnqc.passes.graph.nodes.products import factors
 from rnnqc.passes.graph.values.constant_expressions import Constants, StoredFloats
 from rnnqc.passes.invariants import Property
 
-_PRODUCTS = ("MatMul", "Gemm")
 _STEPS = 3
 """How often weights are used by unrolled steps."""
 
@@ -50,10 +50,12 @@ class FoldProductWeights(Pass):
 def _operands(graph: Graph, owner: Node | None) -> Iterator[tuple[Node, int]]:
     """Yields nodes and the positions of their inputs that may be recurrent weights."""
     nodes = [n for n in graph.nodes if CELL_TAG not in info(n).metadata]
-    products = [n for n in nodes if n.op in _PRODUCTS and not n.domain]
+    products = [n for n in nodes if factors(n)]
     if owner is not None and is_loop(owner) and products:
         yield from ((n, k) for n in nodes if not n.domain for k in range(len(n.inputs)))
         return
-    uses = Counter(id(n.inputs[1]) for n in products if len(n.inputs) > 1)
-    steps = [n for n in products if len(n.inputs) > 1 and uses[id(n.inputs[1])] >= _STEPS]
-    yield from ((n, k) for n in steps for k in range(1, len(n.inputs)))
+    uses = Counter(id(v) for n in products for v in factors(n))
+    for node in products:
+        shared = {id(v) for v in factors(node) if uses[id(v)] >= _STEPS}
+        added = node.inputs[len(factors(node)) :] if shared else []
+        yield from ((node, k) for k, v in enumerate(node.inputs) if id(v) in shared or any(v is a for a in added))

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from rnnqc.ir import CELL_TAG, Constant, Model, Node, Value, constant_array, dtype_of, info, maker_of, shape_of
+from rnnqc.ir import CELL_TAG, Constant, Model, Value, constant_array, dtype_of, info, maker_of, shape_of
+from rnnqc.passes.graph.nodes.products import factors
 from rnnqc.passes.graph.values.constant_expressions import Constants
 
-_PRODUCTS = ("MatMul", "Gemm")
 _Turns = tuple[str, ...]
 
 
 def share_weights(model: Model) -> int:
-    """Makes matmuls of a graph with equal constant right operands read one value.
+    """Makes matmuls of a graph with equal constant operands read one value.
 
     Exporters write a copy for each unrolled step: an Identity or a Transpose of the weights, or a separate initializer.
 
@@ -26,22 +26,19 @@ def share_weights(model: Model) -> int:
     constants = Constants(model)
     count = 0
     for graph in model.graphs():
-        found = [(n, *source_of(n.inputs[1])) for n in graph.nodes if _is_product(n)]
-        sites = [(n, root, turns) for n, root, turns in found if _is_stored(root)]
-        alike = Counter(_looks(root, turns) for _, root, turns in sites)
+        nodes = [n for n in graph.nodes if CELL_TAG not in info(n).metadata]
+        found = [(n, k, *source_of(v)) for n in nodes for k, v in enumerate(factors(n))]
+        sites = [(n, k, root, turns) for n, k, root, turns in found if _is_stored(root)]
+        alike = Counter(_looks(root, turns) for _, _, root, turns in sites)
         first: dict[Any, Value] = {}
-        for node, root, turns in sites:
-            wanted = node.inputs[1] if turns else root
+        for node, k, root, turns in sites:
+            wanted = node.inputs[k] if turns else root
             if alike[_looks(root, turns)] > 1 and (array := constant_array(root)) is not None:
                 wanted = first.setdefault((constants.key(array), turns), wanted)
-            if wanted is not node.inputs[1]:
-                node.inputs[1] = wanted
+            if wanted is not node.inputs[k]:
+                node.inputs[k] = wanted
                 count += 1
     return count
-
-
-def _is_product(node: Node) -> bool:
-    return node.op in _PRODUCTS and not node.domain and len(node.inputs) > 1 and CELL_TAG not in info(node).metadata
 
 
 def _is_stored(value: Value) -> bool:

@@ -32,6 +32,7 @@ from rnnqc.passes.fold.integer_operands import OPERANDS, Operands
 from rnnqc.passes.graph.point_names import JOINED_X
 from rnnqc.passes.render.fixed_point.fixed_point_arithmetic import FixedPointArithmetic
 from rnnqc.passes.render.lut.lut_arithmetic import LutArithmetic
+from rnnqc.proto.graph_walks import blocks_of, inner_graphs
 
 # Values that may keep ONNX's direction axis: the attribute that says so, and the position of the axis.
 DIRECTION_AXES = {
@@ -94,7 +95,16 @@ class CellFunction:
 
     @functools.cached_property
     def _exported(self) -> list[onnx.NodeProto]:
-        return export_nodes(self.nodes)
+        """The nodes; their graphs describe no values inside.
+
+        onnxruntime renames values when it inlines a function, but not in these descriptions: one would then be taken
+        for a value of that name in the graph around the node.
+        """
+        exported = export_nodes(self.nodes)
+        for block in blocks_of(g for node in exported for g in inner_graphs(node)):
+            assert isinstance(block, onnx.GraphProto)
+            del block.value_info[:]
+        return exported
 
 
 def cell_function(model: Model, site: CellSite) -> CellFunction:

@@ -34,7 +34,6 @@ NONE = {
     "a step of a layer beside it": SCAN.replace("OP", "Mul (f, h)").replace(
         "s = Identity (n)", "k3 = Unsqueeze (h, at) k4, k5 = RNN <hidden_size = 6> (k3, I, I) s = Squeeze (k5, at)"
     ),
-    "mixed elements": SCAN.replace("OP", "Softmax (h) k2 = Mul (k, f)").replace("Add (k, v)", "Add (k2, v)"),
     "layers on one element": ONE_BY_ONE
     + "p = Mul (a, w) q = Add (p, w) r = Mul (q, w) s = Add (r, b) t = Mul (s, w) u = Add (t, w) y = Mul (u, w)",
     "a sum of scaled elements": ONE_BY_ONE
@@ -93,6 +92,27 @@ def test_loops(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 def test_a_scan_of_onnx() -> None:
     assert found_in(written(SCAN.replace("OP", "Mul (f, h)"))) == [("Scan", [6])]
+
+
+MIXING = {
+    "Softmax": "Softmax (h) k2 = Mul (k, f)",
+    "ReduceSum": "Unsqueeze (h, at) k1 = Mul (k, pairs) k2 = ReduceSum <keepdims = 0> (k1, ends)",
+    "Gather": "Gather <axis = 1> (h, order) k2 = Mul (k, f)",
+    "MatMul": "Transpose (h) k1 = MatMul (k, h) k3 = MatMul (h, k1) k2 = Mul (k3, f)",
+}
+
+
+@pytest.mark.parametrize("op", MIXING)
+def test_loops_that_mix_elements(op: str) -> None:
+    """A state that is multiplied and returns, and another operator on the way, a product with itself too."""
+    text = SCAN.replace("OP", MIXING[op]).replace("Add (k, v)", "Add (k2, v)")
+    constants = "int64[2] sizes = {2, 6}, int64[1] at = {1}, int64[1] ends = {2}, int64[6] order = {1, 2, 3, 4, 5, 0}"
+    proto = parse(HEAD.format(constants, text), pairs=np.eye(6, dtype=np.float32))
+    found = rnnqc.inspect(proto)
+    assert not found.nodes
+    (recurrence,) = found.elementwise
+    assert recurrence.mixed.startswith(f"{op} (node ") and recurrence.mixed in recurrence.reason
+    rnnqc.lower(proto, strict=True)
 
 
 @pytest.mark.parametrize("what", NONE)

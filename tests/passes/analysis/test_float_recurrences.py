@@ -186,3 +186,141 @@ def test_small_matrices(columns: int, count: int) -> None:
         R=rng.normal(0, 0.4, (columns, columns)).astype(np.float32),
     )
     assert len(rnnqc.inspect(proto).nodes) == count
+
+
+UNITS, INPUTS = 16, 12
+ROW, COLUMN = (f"[B,{UNITS}]", f"[B,{INPUTS}]"), (f"[{UNITS},B]", f"[{INPUTS},B]")
+SUM = "a# = Add (p#, q#) h@ = Tanh (a#)"
+FROM_ROWS, FROM_COLUMNS = "p# = MatMul (x#, V)", "p# = MatMul (W, x#)"
+EXPANDED = """n# = Shape <end = 1> (x#) m# = Concat <axis = 0> (n#, square) w# = Expand (R, m#)
+    u# = Unsqueeze (h#, two) r# = MatMul (w#, u#) q# = Squeeze (r#, two)"""
+HYPER = """g# = MatMul (x#, G) w# = Reshape (g#, whole)
+    u# = Unsqueeze (h#, one) r# = MatMul (u#, w#) q# = Squeeze (r#, one)"""
+PRODUCTS = {
+    "columns": (COLUMN, f"{FROM_COLUMNS} q# = MatMul (R, h#) {SUM}"),
+    "columns by Gemm": (COLUMN, f"{FROM_COLUMNS} q# = Gemm <transA = 1, alpha = 0.5> (R, h#, p#) h@ = Tanh (q#)"),
+    "columns by Einsum": (COLUMN, f'{FROM_COLUMNS} q# = Einsum <equation = "ij,jb->ib"> (R, h#) {SUM}'),
+    "transposed": (ROW, f"{FROM_ROWS} c# = Transpose (h#) r# = MatMul (R, c#) q# = Transpose (r#) {SUM}"),
+    "transposed weights": (ROW, f"{FROM_ROWS} w# = Transpose (R) q# = MatMul (h#, w#) {SUM}"),
+    "onnxruntime's": (ROW, f"{FROM_ROWS} q# = com.microsoft.FusedMatMul <transB = 1> (h#, R) {SUM}"),
+    "weights for each row": (
+        ROW,
+        " ".join([FROM_ROWS, EXPANDED, SUM]),
+    ),
+    "an input": (ROW, f"{FROM_ROWS} q# = MatMul (h#, given) {SUM}"),
+    "computed in each step": (
+        ROW,
+        " ".join([FROM_ROWS, HYPER, SUM]),
+    ),
+}
+LOWERED = ("columns", "columns by Gemm", "columns by Einsum", "transposed", "transposed weights")
+
+
+def of_steps(shapes: tuple[str, str], step: str, loop: bool) -> onnx.ModelProto:
+    """A recurrence with a state `h` and elements `x`, in a Scan or unrolled; `step` marks the values of a step."""
+    state, element = shapes
+    rng = np.random.default_rng(0)
+    sizes = {"W": (UNITS, INPUTS), "R": (UNITS, UNITS), "V": (INPUTS, UNITS), "G": (INPUTS, UNITS * UNITS)}
+    arrays = {n: rng.normal(0, 0.3, s).astype(np.float32) for n, s in sizes.items()}
+    arrays |= {n: np.array(v) for n, v in (("one", [1]), ("two", [2]), ("square", [UNITS, UNITS]))}
+    arrays["whole"] = np.array([-1, UNITS, UNITS])
+    lines = [step.replace("#", str(t)).replace("@", str(t + 1)) for t in range(1 if loop else STEPS)]
+    if loop:
+        text = f"y = Scan <num_scan_inputs = 1, body = b (float{state} h0, float{element} x0) => (float{state} h1) "
+        text += f"{{ {lines[0]} }}> (h, x)"
+    else:
+        arrays |= {f"at{t}": np.array(t) for t in range(STEPS)}
+        lines = [f"x{t} = Gather <axis = 0> (x, at{t}) {line}" for t, line in enumerate(lines)]
+        text = " ".join(["h0 = Identity (h)", *lines, f"y = Neg (h{STEPS})"])
+    given = f", float[{UNITS},{UNITS}] given" if "given" in text else ""
+    return parse(
+        f'<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]> m '
+        f"(float{state} h, float[{STEPS},{element[1:]} x{given}) => (float{state} y) {{ {text} }}",
+        **arrays,
+    )
+
+
+@pytest.mark.parametrize("loop", [True, False])
+@pytest.mark.parametrize("written", PRODUCTS)
+def test_products_in_all_writings(written: str, loop: bool) -> None:
+    """A state is multiplied from either side, by any operator, by constants or by what is computed.
+
+    A loop and unrolled steps say the same. Strict lowering accepts a recurrence only if no product of it stays float.
+    """
+    proto = of_steps(*PRODUCTS[written], loop)
+    assert len(rnnqc.inspect(proto).nodes) == 1
+    (entry,) = rnnqc.lower(proto).report.entries
+    if written in LOWERED:
+        assert entry.status == "lowered"
+        rnnqc.lower(proto, strict=True)
+    else:
+        with pytest.raises(CompileError, match="recurrent nodes stay float"):
+            rnnqc.lower(proto, strict=True)
+
+
+def layers_with_one_matrix(product: str, weights: str = "W{t}") -> onnx.ModelProto:
+    """Layers with weights of their own, and one matrix that mixes the nodes of a graph in each."""
+    rng = np.random.default_rng(0)
+    lines = ["h0 = Identity (x)"]
+    for t in range(STEPS):
+        layer = f"p{t} = MatMul (h{t}, {weights}) {product} r{t} = Relu (q{t}) h{t + 1} = Add (h{t}, r{t})"
+        lines.append(layer.format(t=t))
+    arrays = {f"W{t}": rng.normal(0, 0.3, (8, 8)).astype(np.float32) for t in range(STEPS)}
+    return parse(
+        '<ir_version: 9, opset_import: ["": 18]> m (float[B,9,8] x, float[9,9] given) => (float[B,9,8] y) '
+        f"{{ {' '.join(lines)} y = Neg (h{STEPS}) }}",
+        A=rng.normal(0, 0.3, (9, 9)).astype(np.float32), **arrays,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("product", [
+    "q{t} = MatMul (A, p{t})",
+    'q{t} = Einsum <equation = "ij,bjk->bik"> (A, p{t})',
+    "u{t} = Transpose <perm = [0, 2, 1]> (p{t}) v{t} = MatMul (u{t}, A) q{t} = Transpose <perm = [0, 2, 1]> (v{t})",
+    "q{t} = MatMul (given, p{t})",
+    "m{t} = MatMul (A, h{t}) g{t} = Add (m{t}, p{t}) q{t} = Add (g{t}, h{t})",
+])  # fmt: skip
+def test_layers_of_a_graph_network_are_none(product: str) -> None:
+    """They share the adjacency matrix, on either side, and nothing else."""
+    assert not rnnqc.inspect(layers_with_one_matrix(product)).nodes
+
+
+def test_layers_that_share_all_weights_are_steps() -> None:
+    assert len(rnnqc.inspect(layers_with_one_matrix("q{t} = MatMul (A, p{t})", "W0")).nodes) == 1
+
+
+def powers(step: str) -> onnx.ModelProto:
+    lines = " ".join(step.format(t=t, n=t + 1, k=max(t - 1, 0)) for t in range(STEPS))
+    return parse(
+        '<ir_version: 9, opset_import: ["": 18]> m (float[9,8] h0, float[9,9] given) => (float[9,8] y) '
+        f"{{ {lines} y = Neg (h{STEPS}) }}",
+        A=np.random.default_rng(0).normal(0, 0.3, (9, 9)).astype(np.float32), two=np.float32(2),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("step", "count"), [
+    ("q{t} = MatMul (A, h{t}) s{t} = Mul (q{t}, two) h{n} = Sub (s{t}, h{k})", 0),
+    ("q{t} = MatMul (A, h{t}) h{n} = Add (q{t}, h0)", 0),
+    ("q{t} = MatMul (given, h{t}) h{n} = Add (q{t}, h0)", 0),
+    ("q{t} = MatMul (A, h{t}) s{t} = Add (q{t}, h0) h{n} = Tanh (s{t})", 1),
+])  # fmt: skip
+def test_powers_of_a_matrix_are_none(step: str, count: int) -> None:
+    """Chebyshev polynomials and diffusion on a graph are linear; a fixed point that is not counts as steps."""
+    assert len(rnnqc.inspect(powers(step)).nodes) == count
+
+
+def test_weights_of_both_branches() -> None:
+    """An If chooses the recurrent weights: the projection alone becomes integer, and strict lowering refuses that."""
+    body = """b (float[B,16] s, float[B,12] e) => (float[B,16] n) {
+        p = MatMul (e, V) q = MatMul (s, R) a = Add (p, q) n = Tanh (a) }"""
+    branches = """then_branch = t () => (float[16,16] r1) { r1 = Identity (R1) },
+        else_branch = e () => (float[16,16] r2) { r2 = Identity (R2) }"""
+    rng = np.random.default_rng(0)
+    shapes = {"V": (12, 16), "R1": (16, 16), "R2": (16, 16)}
+    proto = parse(
+        '<ir_version: 9, opset_import: ["": 18]> m (bool k, float[B,16] h, float[5,B,12] x) => (float[B,16] y) '
+        f"{{ R = If <{branches}> (k) y = Scan <num_scan_inputs = 1, body = {body}> (h, x) }}",
+        **{n: rng.normal(0, 0.3, s).astype(np.float32) for n, s in shapes.items()},
+    )
+    with pytest.raises(CompileError, match="what multiplies its state is no constant matrix"):
+        rnnqc.lower(proto, strict=True)

@@ -386,12 +386,12 @@ def test_a_recipe_that_needs_data_is_refused_without(strict: bool) -> None:
 @pytest.mark.parametrize("recipe", ["int8", "brevitas-int8"])
 def test_a_recurrence_without_a_product_that_can_be_integer_stays_float(recipe: str) -> None:
     """No recipe advises a calibration, which would find no layer to observe."""
-    text = "q = Gemm <alpha = 2.0> (h, S, b) next = Tanh (q)"
+    text = "q = Gemm <beta = 2.0> (h, S, b) next = Tanh (q)"
     arrays = {"S": np.eye(H, dtype=np.float32), "b": np.zeros(H, np.float32)}
     head = HEADER
     model = parse(f"{head} cell (float[B,{H}] x, float[B,{H}] h) => (float[B,{H}] next) {{ {text} }}", **arrays)
     (entry,) = rnnqc.lower(rnnqc.layer(model), recipe).report.float_entries
-    assert "alpha = 2.0" in entry.found
+    assert "beta = 2.0" in entry.found
 
 
 def test_a_recurrence_without_data_stays_float_beside_what_is_lowered() -> None:
@@ -405,7 +405,7 @@ def test_a_recurrence_without_data_stays_float_beside_what_is_lowered() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "found"),
     [
-        ("q = Gemm <transB = 1> (h, R, b)", "q = Gemm <transB = 1, alpha = 2.0> (h, R, b)", "alpha = 2.0"),
+        ("q = Gemm <transB = 1> (h, R, b)", "q = Gemm <transB = 1, beta = 2.0> (h, R, b)", "beta = 2.0"),
         ("g = MatMul (h, S)", "k = Identity (h) g = MatMul (S2, k)", "multiplies"),
     ],
 )
