@@ -241,6 +241,7 @@ def _written_out(
         return
     tied, passed = found.tied, found.of_layers(inside)
     taken: set[int] = set()
+    listed: set[int] = set()
     for key, same in [*found.by_weight.items(), *found.others.items()]:
         if len(same) < _STEPS or id(same[0].node) in taken:
             continue
@@ -266,7 +267,10 @@ def _written_out(
         own |= {id(u.node) for more in led for u in more}
         # Matmuls with fewer uses are not part of a step.
         members = (own & tied) | ({id(n) for n in nodes} if not weights else set())
-        products = tuple(n for n in graph.nodes if id(n) in members)
+        products = tuple(n for n in graph.nodes if id(n) in members - listed)
+        if not products:
+            continue
+        listed |= members
         names = list(dict.fromkeys(repr(u.factor.name) for u in row))
         text = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
         text = f"{len(row)} products with {text}, each of which depends on the one before"
@@ -289,9 +293,14 @@ def _between(row: Sequence[Node], behind: Container[int], inside: dict[int, Node
 
 
 def _is_of_layers(row: Sequence[Node], passed: Container[int], inside: dict[int, Node]) -> bool:
-    """Whether products with matrices of their own, whose results are in `passed`, stand between those of a row."""
+    """Whether products with matrices of their own stand between those of a row, about one for each.
+
+    The results of such products are in `passed`. A step that differs from the others may have one; layers beside the
+    first and the last product of the row are not counted.
+    """
     behind = reached(row[0].outputs, inside, is_real)
-    return any(id(v) in passed for n in _between(row, behind, inside) for v in n.outputs)
+    own = sum(any(id(v) in passed for v in n.outputs) for n in _between(row, behind, inside))
+    return own >= max(len(row) - 2, 2)
 
 
 def _is_power(row: Sequence[Node], behind: Mapping[int, Value], inside: dict[int, Node], meanings: Factors) -> bool:

@@ -12,7 +12,9 @@ import pytest
 
 import rnnqc
 from rnnqc.errors import CompileError
+from tests.runs.lowered import run_both
 from tests.subjects.protos import parse
+from tests.subjects.torch.exports import exported, needed
 
 STEPS = 5
 
@@ -324,3 +326,17 @@ def test_weights_of_both_branches() -> None:
     )
     with pytest.raises(CompileError, match="what multiplies its state is no constant matrix"):
         rnnqc.lower(proto, strict=True)
+
+
+def test_a_product_belongs_to_one_recurrence() -> None:
+    """Of a network between the steps of a GRU two recurrences were read that had products in common."""
+    torch = needed("a network between the steps of a GRU")
+    from tests.subjects.torch.recurrences import OdeGru
+
+    torch.manual_seed(0)
+    x = torch.randn(6, 2, 12)
+    proto = exported(OdeGru(12, 16), [x], False)
+    lowered = rnnqc.lower(proto, strict=True).proto
+    feeds = {proto.graph.input[0].name: x.numpy()}
+    (made,), (wanted,) = (list(run_both(m, feeds).values()) for m in (lowered, proto))
+    assert np.mean((made - wanted) ** 2) < 1e-3 * np.mean(wanted**2)
