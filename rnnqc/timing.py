@@ -28,7 +28,7 @@ from rnnqc.data.feeds import with_dimensions_of
 from rnnqc.data.given_data import Data
 from rnnqc.errors import CompileError, UsageError, located
 from rnnqc.ir import Model
-from rnnqc.lowering.executable import executable
+from rnnqc.lowering.executable import executable, without_crashes
 from rnnqc.lowering.lower import lower
 from rnnqc.lowering.lowered_before import is_lowered
 from rnnqc.lowering.plan import AS_EXPORTED
@@ -290,7 +290,8 @@ def bench(
     runs = {}
     for name, proto in protos.items():
         with located(where if name == FLOAT else name_of(model)):
-            runs[name] = bound_run(session(proto, native=name == NATIVE, options=session_options(threads)), call.feed)
+            live = session(without_crashes(proto), native=name == NATIVE, options=session_options(threads))
+            runs[name] = bound_run(live, call.feed)
     return Measurement(
         threads,
         rounds,

@@ -50,7 +50,7 @@ def float16_warning(nodes: Sequence[str]) -> str:
     return (
         f'Operator "MatMul" (node {nodes[0]!r}){and_more(nodes)}: of float16, behind a Transpose; onnxruntime '
         "1.24 and newer may end the process when such a model runs on a CPU as it is. The lowered one computes it in "
-        "float32 and runs. Resolution: to compare the two, export the model in float32 (PyTorch: model.float())."
+        "float32 and runs. Resolution: for the float model, export it in float32 (PyTorch: model.float())."
     )
 
 

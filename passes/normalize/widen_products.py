@@ -7,7 +7,6 @@ from rnnqc.evaluation.numerics import Bitwise, Float16Close
 from rnnqc.ir import Model, display_name
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.float16_products import products_behind_transposes, widen
-from rnnqc.passes.invariants import Property
 
 
 class WidenProducts(Pass):
@@ -25,7 +24,6 @@ class WidenProducts(Pass):
         name="widen-products",
         summary="compute float16 matmuls behind a Transpose in float32",
         numerics=Float16Close(),
-        requires=frozenset({Property.CANONICAL}),
     )
     infers_shapes = True
 

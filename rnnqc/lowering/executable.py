@@ -10,7 +10,8 @@ from rnnqc.cells.types import CELL_TYPES, LSTM
 from rnnqc.evaluation.invalid_model_errors import refusing_invalid_models
 from rnnqc.formats.qonnx import DOMAINS
 from rnnqc.ir import Model, Node, attribute, dtype_of, input_or_none
-from rnnqc.passes import PassManager
+from rnnqc.passes import PassManager, WidenProducts
+from rnnqc.passes.graph.float16_products import transposed_float16_products
 from rnnqc.passes.graph.nodes.lstm_node import W, is_recurrent
 from rnnqc.passes.graph.nodes.quant_operators import CELL_OP, QUANT_OPS, TRUNC_OP, is_quant, is_quant_lstm, is_trunc
 from rnnqc.passes.normalize.read_weight_codes import has_weight_codes
@@ -38,8 +39,12 @@ def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
 
     Operators of Brevitas exports become form qcdq: the earliest form that runs and the closest to Brevitas, hence the
     reference for comparisons. A model whose recurrent nodes onnxruntime refuses, for their layout or float64, becomes
-    normal form.
+    normal form. Float16 matmuls that crash onnxruntime compute in float32.
     """
+    return without_crashes(_in_known_operators(proto))
+
+
+def _in_known_operators(proto: onnx.ModelProto) -> onnx.ModelProto:
     nodes = [n for block in blocks_of([proto.graph, *proto.functions]) for n in block.node]
     exported = any(n.domain in DOMAINS and n.op_type in (CELL_OP, *QUANT_OPS, TRUNC_OP) for n in nodes)
     if not exported and not any(n.op_type in CELL_TYPES for n in nodes):
@@ -51,6 +56,18 @@ def executable(proto: onnx.ModelProto) -> onnx.ModelProto:
     if not exported and not in_functions and not any(_is_refused(n) for g in read.graphs() for n in g.nodes):
         return proto
     PassManager(exported_passes(QCDQ, unroll=False), given=EXPORTED).run(read)
+    return read.proto
+
+
+def without_crashes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns the model with float16 matmuls behind a Transpose in float32; the same object if there are none."""
+    operators = {n.op_type for block in blocks_of([proto.graph]) for n in block.node}
+    if not {"MatMul", "Transpose"} <= operators:
+        return proto
+    read = Model.load(proto)
+    if not transposed_float16_products(read):
+        return proto
+    PassManager([WidenProducts()]).run(read)
     return read.proto
 
 

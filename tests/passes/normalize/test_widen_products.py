@@ -15,6 +15,7 @@ import pytest
 
 import rnnqc
 from rnnqc.ir import Model, dtype_of, graph_info
+from rnnqc.lowering.executable import executable
 from rnnqc.passes import Canonicalize, PassManager, WidenProducts
 from tests.passes.pass_testing import apply, nodes_of
 from tests.runs.lowered import run_both
@@ -87,3 +88,12 @@ def test_a_layer_with_the_batch_in_front(form: str) -> None:
     assert [e.status for e in lowered.report.entries] == ["lowered"]
     assert _opens(lowered.model.proto)
     assert run_both(lowered.model.proto, {"x": _half(2, 9, 6)}, form)["y"].dtype == np.float16
+
+
+def test_comparisons_run_the_float_model() -> None:
+    """`verify`, `report`, `tune` and `bench` would end with the process where onnxruntime opens the model as it is."""
+    proto = parse(BATCH_FIRST, W=_half(1, 64, 6), R=_half(1, 64, 16), w=_half(16, 7))
+    made = executable(proto)
+    assert _opens(made) and nodes_of(Model.load(made), "LSTM")
+    others = parse(f"{HEAD} {TYPES} {{ y = MatMul (x, w) }}", w=_half(4, 3))
+    assert executable(others) is others
