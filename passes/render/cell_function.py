@@ -11,7 +11,7 @@ import onnx
 
 from rnnqc.cells.base import Cell
 from rnnqc.cells.fixed_point_numbers import FixedPointNumbers
-from rnnqc.cells.fused_nodes import CONFIGURATION, MORE_X, fused_outputs, input_names
+from rnnqc.cells.fused_nodes import CONFIGURATION, MORE_X, X_FACTOR, fused_outputs, input_names
 from rnnqc.cells.stages import IntegerCell, Numbers
 from rnnqc.ir import (
     DOMAIN,
@@ -29,7 +29,7 @@ from rnnqc.ir.builder import Builder, constant_node, constants_of
 from rnnqc.passes.cells.boundary import Boundary
 from rnnqc.passes.cells.loop_driver import Arithmetic, emit_cell
 from rnnqc.passes.fold.integer_operands import OPERANDS, Operands
-from rnnqc.passes.graph.point_names import JOINED_X
+from rnnqc.passes.graph.point_names import WHOLE_X
 from rnnqc.passes.render.fixed_point.fixed_point_arithmetic import FixedPointArithmetic
 from rnnqc.passes.render.lut.lut_arithmetic import LutArithmetic
 from rnnqc.proto.graph_walks import blocks_of, inner_graphs
@@ -132,7 +132,10 @@ def cell_function(model: Model, site: CellSite) -> CellFunction:
         else:
             inner[name] = head.op("Squeeze", [formal[name], head.i64([axis])], f"{name}.without_direction")
     parts = [inner[n] for n in ("X", *MORE_X) if n in inner]
-    x = head.op("Concat", parts, JOINED_X, axis=-1) if len(parts) > 1 else parts[0]
+    factor = inner.get(X_FACTOR)
+    x = head.op("Concat", parts, WHOLE_X if factor is None else "x.joined", axis=-1) if len(parts) > 1 else parts[0]
+    if factor is not None:
+        x = head.op("Mul", [x, factor], WHOLE_X)
     at = Boundary(
         x, inner.get("sequence_lens"), inner.get("initial_h"), inner.get("initial_c"),
         inner.get("Y"), inner.get("Y_h"), inner.get("Y_c"), inner.get("X_scale"),

@@ -12,6 +12,7 @@ from rnnqc.cells.fused_nodes import (
     CONFIGURATION,
     MORE_X,
     PLACES,
+    X_FACTOR,
     fused_outputs,
     has_kernel,
     input_names,
@@ -29,7 +30,7 @@ from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.cells.boundary import Boundary, boundaries_of
 from rnnqc.passes.cells.cell_graphs import graphs_of_cells, replace_cell
 from rnnqc.passes.cells.direction_axis import with_axis_after, with_axis_before
-from rnnqc.passes.cells.input_parts import parts_before
+from rnnqc.passes.cells.input_parts import parts_and_factor
 from rnnqc.passes.invariants import Property
 from rnnqc.passes.render.cell_function import DIRECTION_AXES, CellFunction, CellSite, cell_function
 
@@ -42,8 +43,9 @@ class FuseQuantLstmCell(Pass):
     After: `ai.rnnqc::QuantLSTMCell_07(X, W, R, x_multiplier, ...) -> Y, Y_h, Y_c, Y_codes`; for GRU and RNN
     `QuantGRUCell_..` and `QuantRNNCell_..`, without Y_c
 
-    The Concat of two to four floats that makes the input of one cell becomes a part of it:
-    `QuantGRUCell_07(X, W, R, .., X2, X3)`. For onnxruntime it is work like that of a small cell.
+    The Concat of two to four floats that makes the input of one cell becomes a part of it, and so does a Mul of the
+    input by a factor for each column, as calibration data inserts it: `QuantGRUCell_07(X, W, R, .., X2, X3, X_factor)`.
+    Each is work for onnxruntime like that of a small cell.
 
     Weights of up to 6 bits are packed: two quantized values per byte, or nibbles and a plane of upper bits.
 
@@ -146,7 +148,8 @@ def _site(model: Model, graph: Graph, cell: IntegerCell, at: Boundary) -> CellSi
         "initial_c": at.initial_c,
     }  # fmt: skip
     if cell.numbers.x_mode not in ("codes", ROW_CODES):
-        inputs.update(zip(("X", *MORE_X), parts_before(graph, cell.name, at.x) or [at.x], strict=False))
+        parts, inputs[X_FACTOR] = parts_and_factor(graph, cell, at.x)
+        inputs.update(zip(("X", *MORE_X), parts, strict=False))
     made = {"Y": at.y, "Y_h": at.y_h, "Y_c": at.y_c, "Y_codes": codes}
     outputs = {n: made[n] for n in fused_outputs(cell.type)}
     axes: dict[str, int] = {}
@@ -168,7 +171,7 @@ def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: in
     places = places_of(input_names(cell.type), list(function.input))
     attributes = {**without_defaults(cell.type, cell.numbers.attributes(cell)), **site.axes, CONFIGURATION: number}
     x, *more = [v.name for n in ("X", *MORE_X) if (v := site.inputs.get(n)) is not None]
-    if more:
+    if more or site.inputs.get(X_FACTOR) is not None:
         attributes[VERSION] = PARTS_VERSION
     node = Node(
         function.name,

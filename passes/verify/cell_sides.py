@@ -25,7 +25,7 @@ from rnnqc.formats.scales import power_of_two_from
 from rnnqc.passes.cells.cell_graphs import ROW_FORMAT
 from rnnqc.passes.formats.point_format import stays_between_bounds
 from rnnqc.passes.graph.flat.flat_model import FlatModel
-from rnnqc.passes.graph.point_names import IN_GROUPS, JOINED_X
+from rnnqc.passes.graph.point_names import IN_GROUPS, WHOLE_X
 
 Array = npt.NDArray[Any]
 REAL, LUT = "real", "lut"
@@ -240,8 +240,8 @@ class CellSide:
 
     @property
     def _x(self) -> str:
-        """The input: what a fused cell makes of its parts, or the value that the cell names."""
-        return self._named(JOINED_X) or self.cell.x
+        """The input: what a fused cell makes of its parts and factors, or the value that the cell names."""
+        return self._named(WHOLE_X) or self.cell.x
 
     @property
     def _takes_codes(self) -> bool:

@@ -15,10 +15,12 @@ PLACES = "input_places"
 _NO_KERNEL = "_x"
 MORE_X = ("X2", "X3", "X4")
 """The operator's inputs for the further parts of the input, behind `X` along the last axis."""
+X_FACTOR = "X_factor"
+"""The operator's input for what multiplies the columns of the input."""
 _INPUTS = (
     "X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table", "cell_table",
     "sequence_lens", "initial_h", "initial_c", "P", "W_zero_point", "R_zero_point",
-    "W_group_multiplier", "R_group_multiplier", "X_scale", *MORE_X,
+    "W_group_multiplier", "R_group_multiplier", "X_scale", *MORE_X, X_FACTOR,
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ WIDE_VERSION = 4
 ROW_CODES_VERSION = 5
 """Version of the operators from which cells may read the int8 rows of an embedding with their scales."""
 PARTS_VERSION = 6
-"""Version of the operators from which cells may read their input in parts."""
+"""Version of the operators from which cells may read their input in parts, or multiply it by factors."""
 ROW_CODES = "row_codes"
 """The `x_mode` of such cells."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rnnqc.cells.attributes import FIXED_POINT_ARITHMETICS
-from rnnqc.cells.fused_nodes import MORE_X
+from rnnqc.cells.fused_nodes import MORE_X, X_FACTOR
 from rnnqc.cells.types import CellType
 from rnnqc.reference.fixed_point_cell import FixedPointCell
 from rnnqc.reference.loop import ReferenceCell
@@ -48,11 +48,16 @@ def reference(
 ) -> ReferenceCell:
     """Returns the node as an object that runs step by step and records its values; arguments and errors as `run`."""
     fixed_point = attributes.get("arithmetic") in FIXED_POINT_ARITHMETICS
-    return (FixedPointCell if fixed_point else LutCell)(type_, with_joined_x(inputs), attributes, recorder)
+    return (FixedPointCell if fixed_point else LutCell)(type_, with_whole_x(inputs), attributes, recorder)
 
 
-def with_joined_x(inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Returns the inputs of a node with its further parts of the input in `X`."""
+def with_whole_x(inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Returns the inputs of a node with the further parts of its input and the factors in `X`."""
+    made = {n: v for n, v in inputs.items() if n not in (*MORE_X, X_FACTOR)}
     parts = [inputs[n] for n in ("X", *MORE_X) if n in inputs]
-    others = {n: v for n, v in inputs.items() if n not in MORE_X}
-    return {**others, "X": np.concatenate(parts, axis=-1)} if len(parts) > 1 else others
+    if len(parts) > 1:
+        made["X"] = np.concatenate(parts, axis=-1)
+    if X_FACTOR in inputs:
+        with np.errstate(all="ignore"):
+            made["X"] = made["X"] * inputs[X_FACTOR]
+    return made

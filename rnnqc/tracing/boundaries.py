@@ -22,7 +22,7 @@ from rnnqc.evaluation.session_options import quiet_options
 from rnnqc.ir import dense_array
 from rnnqc.passes.cells.observe import NotObservableError, Observed, with_outputs
 from rnnqc.proto.graph_walks import blocks_of, named_tensors
-from rnnqc.reference.operators import with_joined_x
+from rnnqc.reference.operators import with_whole_x
 from rnnqc.sessions import session
 from rnnqc.sessions.any_model import session_of_exposed
 from rnnqc.tracing.places import Place
@@ -38,7 +38,7 @@ class Run:
     """One execution of one cell.
 
     Attributes:
-        inputs: Arrays by the names that the cell uses; absent inputs are left out, and parts of the input are joined.
+        inputs: Arrays by the names that the cell uses; absent inputs are left out, and `X` is the whole input.
         outputs: Arrays of its outputs by the same kind of names.
         trips: The iteration number of each loop around the cell.
     """
@@ -124,7 +124,7 @@ def runs_of(place: Place, known: Mapping[str, Made]) -> list[Run]:
     for trips in known[next(iter(place.outputs.values()))]:
         outputs = {f: at(known[n], trips) for f, n in place.outputs.items()}
         if all(v.size for v in outputs.values()):
-            inputs = with_joined_x({f: at(known[n], trips) for f, n in place.inputs.items()})
+            inputs = with_whole_x({f: at(known[n], trips) for f, n in place.inputs.items()})
             made.append(Run(inputs, outputs, trips))
     return made
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from rnnqc.cells.fused_nodes import MORE_X
+from rnnqc.cells.fused_nodes import MORE_X, X_FACTOR
 from rnnqc.cells.stages import IntegerCell
 from rnnqc.errors import CompileError
 from rnnqc.reference.loop import ReferenceCell
@@ -26,7 +26,7 @@ from rnnqc.tracing.tensors import Tensor
 
 Array = npt.NDArray[Any]
 SEQUENCES = ("X", "X_scale")
-DATA = (*SEQUENCES, *MORE_X, "sequence_lens", "initial_h", "initial_c")
+DATA = (*SEQUENCES, *MORE_X, X_FACTOR, "sequence_lens", "initial_h", "initial_c")
 """The operator's inputs that are not constants."""
 CHUNK_BYTES = 2**24
 _TENSORS_OF_A_STEP = 10

@@ -157,6 +157,14 @@ def in_parts(case: Case) -> None:
     case.attributes["operator_version"] = 6
 
 
+def with_factors(case: Case) -> None:
+    """Columns of the input that are multiplied by a factor each."""
+    size = sum(case.inputs[n].shape[-1] for n in ("X", *MORE_X) if n in case.inputs)
+    case.inputs["X_factor"] = (2.0 ** np.random.default_rng(0).uniform(-1, 1, size)).astype(np.float32)
+    case.constants = (*case.constants, "X_factor")
+    case.attributes["operator_version"] = 6
+
+
 def _last_outputs_only(case: Case) -> None:
     case.outputs = case.outputs[1:-1]
 
@@ -183,7 +191,8 @@ ANYWHERE: dict[str, Sequence[Change]] = {
 }
 OF_FLOATS: dict[str, Sequence[Change]] = {
     "input in parts": [in_parts],
-    "input in parts, lengths, reverse": [in_parts, _lengths(4, 0, 2), reverse],
+    "input in parts with factors, lengths, reverse": [in_parts, with_factors, _lengths(4, 0, 2), reverse],
+    "input with factors": [with_factors],
 }
 OF_TABLES: dict[str, Sequence[Change]] = {
     "dynamic hidden, lengths": [_dynamic_hidden, _lengths(4, 3, 0)],

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from rnnqc.cells.fused_nodes import MORE_X
+from rnnqc.cells.fused_nodes import MORE_X, X_FACTOR
 from tests.native.quant_lstm_cases import (
     NUMBER_KINDS,
     Arrays,
@@ -26,7 +26,7 @@ _NAMES = ("X", "W", "R", "x_multiplier", "h_multiplier", "B", "gate_table")
 _ZERO_POINTS = ("W_zero_point", "R_zero_point")
 _LATER = (
     *("sequence_lens", "initial_h", "", "", *_ZERO_POINTS),
-    *("W_group_multiplier", "R_group_multiplier", "X_scale", *MORE_X),
+    *("W_group_multiplier", "R_group_multiplier", "X_scale", *MORE_X, X_FACTOR),
 )
 OUTPUTS = ("Y", "Y_h", "Y_codes")
 GRU = Operator("QuantGRUCell", (*_NAMES, "hidden_bias", *_LATER), OUTPUTS)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from rnnqc import runtime_ops
-from rnnqc.cells.fused_nodes import MORE_X, PLACES
+from rnnqc.cells.fused_nodes import MORE_X, PLACES, X_FACTOR
 from rnnqc.cells.types import CELL_TYPES
 from rnnqc.formats.codebooks import GROUP_BYTES
 from rnnqc.formats.packing import pack
@@ -42,6 +42,7 @@ INPUTS = (
     "R_group_multiplier",
     "X_scale",
     *MORE_X,
+    X_FACTOR,
 )
 OUTPUTS = ("Y", "Y_h", "Y_c", "Y_codes")
 PARAMETERS = (

@@ -88,7 +88,7 @@ def _all_cases() -> Iterator[VersionCase]:
         feeds, lowering = tokens(behind, 0), {"rest": "int8"}
         yield VersionCase(f"{op} behind an embedding", embedded(behind, "transposed"), feeds, lowering)
         parts = SMALL.replace(op=op, I=5)
-        yield VersionCase(f"{op} that reads parts", of_parts(parts, 3), parts.feeds())
+        yield VersionCase(f"{op} that reads parts", of_parts(parts, 3, factor=True), parts.feeds())
         yield _case(f"{op} of earlier files", SMALL.replace(op=op, initial_h=True, outputs=("Y_h",)), earlier=True)
         yield _case(f"{op}, integer form", both, form="integer")
         yield _case(f"{op}, unrolled", SMALL.replace(op=op), form="integer", unroll=True)

@@ -16,7 +16,7 @@ namespace {
 
 constexpr bool IsZeroPoint(size_t input) { return input == kWZeroPoint || input == kRZeroPoint; }
 constexpr bool IsWeights(size_t input) { return input == kW || input == kR; }
-constexpr bool IsFurtherPart(size_t input) { return input >= kX2; }
+constexpr bool IsFurtherPart(size_t input) { return input >= kX2 && input < kXFactor; }
 
 // Groups of rows that share a multiplier; negative if not known or if there are none.
 int64_t Groups(int64_t rows, int64_t group_size) {
@@ -65,6 +65,7 @@ const char* CellOperator::input_name(size_t input) const {
                                               "X_scale"};
   static constexpr const char* kParts[kMostParts - 1] = {"X2", "X3", "X4"};
   if (IsFurtherPart(input)) return kParts[input - kX2];
+  if (input == kXFactor) return "X_factor";
   if (input == kCellTable) return table_name;
   return (input == kInitialC || input == kPeephole) && !has_cell_state ? nullptr : kNames[input];
 }
@@ -114,6 +115,8 @@ Shape CellInputs::ExpectedShape(size_t input, const Sizes& s) const {
       return s.state_axis ? Shape{1, s.batch, s.hidden} : Shape{s.batch, s.hidden};
     case kPeephole:
       return {3 * s.hidden};
+    case kXFactor:
+      return {s.input};
     default:
       return IsFurtherPart(input) ? Shape{s.time, s.batch, -1} : Shape{-1};
   }
@@ -151,6 +154,8 @@ std::string CellInputs::ShapeInWords(size_t input, const Sizes& s) const {
       return s.state_axis ? "[1, B, H]" : "[B, H]";
     case kPeephole:
       return "[3H]";
+    case kXFactor:
+      return "[I]";
     default:
       return IsFurtherPart(input) ? "[T, B, I" + std::to_string(input - kX2 + 2) + "]" : "[" + columns + "]";
   }
@@ -209,7 +214,7 @@ void CellInputs::CheckDeclared(const ort::KernelInfo& info) {
   sizes_.r_wide_columns = config_.r_wide_columns;
   Sizes sizes = sizes_;
   ReadPlaces(info);
-  for (size_t i = kX2; i < kInputCount; ++i) {
+  for (size_t i = kX2; i < kXFactor; ++i) {
     ort::TensorType type;
     has_parts_ = has_parts_ || info.InputType(node_index_[i], &type);
   }
@@ -227,7 +232,7 @@ void CellInputs::CheckDeclared(const ort::KernelInfo& info) {
   CheckGroups("W", sizes.packed_w, "w_group_size", config_.w_group_size, present_[kWGroupMultiplier]);
   CheckGroups("R", sizes.packed_r, "r_group_size", config_.r_group_size, present_[kRGroupMultiplier]);
   CheckScales();
-  CheckParts();
+  CheckFloatInput();
   CheckOutputs(info);
 }
 
@@ -279,11 +284,16 @@ void CellInputs::CheckScales() const {
                               ", but attribute x_mode is " + (needed ? "" : "not ") + "\"row_codes\"");
 }
 
-void CellInputs::CheckParts() const {
-  if (!has_parts_) return;
-  if (!present_[kX2]) throw std::invalid_argument("input X2 is missing, but a part of X behind it is present");
+void CellInputs::CheckFloatInput() const {
+  if (has_parts_ && !present_[kX2]) {
+    throw std::invalid_argument("input X2 is missing, but a part of X behind it is present");
+  }
   if (config_.x_mode == CodeMode::kDynamicRow || config_.x_mode == CodeMode::kStatic) return;
-  throw std::invalid_argument("input X2 is present, but attribute x_mode is not \"dynamic_row\" or \"static\"");
+  for (const size_t input : {size_t{kX2}, size_t{kXFactor}}) {
+    if (!present_[input]) continue;
+    throw std::invalid_argument("input " + std::string(op_.input_name(input)) +
+                                " is present, but attribute x_mode is not \"dynamic_row\" or \"static\"");
+  }
 }
 
 void CellInputs::CheckOutputs(const ort::KernelInfo& info) {
@@ -352,6 +362,7 @@ Sizes CellInputs::UseX(const OrtValue* const* inputs, int64_t input_size, CellAr
     CheckRowScales(args->x_scale, sizes);
   } else {
     sizes.input = UseParts(inputs, sizes, input_size, args);
+    args->x_factor = CheckedData<float>(kXFactor, inputs, sizes);
   }
   return sizes;
 }
@@ -366,7 +377,7 @@ int64_t CellInputs::UseParts(const OrtValue* const* inputs, const Sizes& sizes, 
   };
   take(kX, sizes.input);
   if (!has_parts_) return total;
-  for (size_t input = kX2; input < kInputCount; ++input) {
+  for (size_t input = kX2; input < kXFactor; ++input) {
     if (inputs[input] != nullptr) take(input, CheckedShape(input, inputs[input], sizes)[2]);
   }
   if (input_size < 0 || total == input_size) return total;

@@ -31,7 +31,8 @@ enum Input : size_t {
   kRGroupMultiplier,
   kXScale,
   kX2,  // and two more: further parts of X
-  kInputCount = kX2 + kMostParts - 1,
+  kXFactor = kX2 + kMostParts - 1,
+  kInputCount,
 };
 
 // The properties that differ between the operators.
@@ -142,7 +143,7 @@ class CellInputs {
   static void CheckGroups(const std::string& matrix, bool packed, const char* attribute, int64_t group_size,
                           bool multipliers);
   void CheckScales() const;
-  void CheckParts() const;
+  void CheckFloatInput() const;
   Sizes UseX(const ort::OrtValue* const* inputs, int64_t input_size, CellArgs* args) const;
   int64_t UseParts(const ort::OrtValue* const* inputs, const Sizes& sizes, int64_t input_size, CellArgs* args) const;
   void CheckOutputs(const ort::KernelInfo& info);

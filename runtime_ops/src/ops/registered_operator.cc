@@ -12,7 +12,7 @@ namespace {
 // For every operator: the least value of the attribute operator_version, and its default.
 constexpr int64_t kOldestVersion = 1;
 // From 2 on packed weights may have 5 and 6 bits, from 3 on codebooks, from 4 on wide columns; from 5 on cells may read
-// rows of an embedding, from 6 on their input in parts.
+// rows of an embedding, from 6 on their input in parts or multiplied by factors.
 constexpr int64_t kNewestVersion = 6;
 
 }  // namespace

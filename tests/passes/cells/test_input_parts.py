@@ -1,4 +1,4 @@
-"""The values of which a Concat makes a cell's input, and fused nodes that take them.
+"""The values of which a Concat and a Mul make a cell's input, and fused nodes that take them.
 
 What these would catch: a Concat along another axis that is taken for parts of the rows; one that something else reads,
 too, and that is computed twice or gone; operators that only move elements and no longer become one node.
@@ -6,40 +6,45 @@ too, and that is computed twice or gone; operators that only move elements and n
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import pytest
 
 import rnnqc
+from rnnqc.cells.fused_nodes import MORE_X, X_FACTOR, given_inputs, input_names
 from rnnqc.cells.stages import FusedCell
-from rnnqc.ir import Model
+from rnnqc.cells.types import GRU
+from rnnqc.ir import Model, export_nodes
 from rnnqc.passes import FuseQuantLstmCell
 from rnnqc.tracing.trace import Tracer
 from tests.generate.layers import RecurrentCase
 from tests.passes.pass_testing import INT8, before, nodes_of
 from tests.runs.lowered import run_both
-from tests.runs.sessions import assert_same_bits, plain_session, run
-from tests.subjects.layers_of_parts import of_parts
+from tests.runs.sessions import Array, assert_same_bits, plain_session, run
+from tests.subjects.layers_of_parts import FACTORS, of_parts
 from tests.subjects.protos import parse
 
 BODY = """
 <ir_version: 8, opset_import: ["" : 17]>
-g (float[5,3,4] a, float[5,3,6] b, float[5,1,6] c, float[5,2,6] d) => (float[5,1,3,8] y{more}) {{
+g (float[5,3,4] a, float[5,3,6] b, float[5,1,6] c, float[5,2,6] d, float[5,3,1] s) => (float[5,1,3,8] y{more}) {{
   {text}
   y = GRU <hidden_size = 8> (x, w, r)
 }}
 """
 RANDOM = np.random.default_rng(2)
-FEEDS = {
+FEEDS: dict[str, Array] = {
     n: RANDOM.standard_normal((5, b, k)).astype(np.float32)
-    for n, b, k in (("a", 3, 4), ("b", 3, 6), ("c", 1, 6), ("d", 2, 6))
+    for n, b, k in (("a", 3, 4), ("b", 3, 6), ("c", 1, 6), ("d", 2, 6), ("s", 3, 1))
 }
 
 
-def _model(text: str, width: int, more: str = "") -> onnx.ModelProto:
+def _model(text: str, width: int, more: str = "", **constants: Array) -> onnx.ModelProto:
     weights = {"w": (1, 24, width), "r": (1, 24, 8)}
     arrays = {n: (0.3 * np.random.default_rng(3).standard_normal(s)).astype(np.float32) for n, s in weights.items()}
-    return parse(BODY.format(text=text, more=more), **arrays)
+    used = {k: v for k, v in constants.items() if re.search(rf"\b{k}\)", text)}
+    return parse(BODY.format(text=text, more=more), **arrays, **used)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +78,32 @@ def test_what_is_a_part(text: str, width: int, parts: list[str] | None) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "width", "parts"),
+    [
+        ("m = Concat <axis = 2> (a, b) x = Mul (m, f)", 10, ["a", "b"]),
+        ("x = Mul (b, f)", 6, ["b"]),
+        ("m = Sigmoid (b) x = Mul (m, f)", 6, ["m"]),
+        ("x = Mul (b, g)", 6, None),  # a number for all columns
+        ("x = Mul (s, f)", 6, None),  # a column for all factors
+        ("m = Concat <axis = 2> (a, b) x = Mul (m, f) z = Relu (m)", 10, ["m"]),
+        ("x = Mul (b, f) z = Relu (x)", 6, None),
+        ("x = Mul (b, b)", 6, None),
+    ],
+)
+def test_what_is_a_factor(text: str, width: int, parts: list[str] | None) -> None:
+    """A constant for each column, of a product that the cell alone reads."""
+    factors = {"f": FACTORS[:width], "g": FACTORS[:1]}
+    more = f", float[5,3,{width}] z" if "z =" in text else ""
+    model = before("fuse-quant-lstm-cell", _model(text, width, more, **factors), INT8)
+    expected = run(plain_session(model.proto), FEEDS)
+    FuseQuantLstmCell()(model)
+    (node,) = nodes_of(model, "QuantGRUCell")
+    given = given_inputs(export_nodes([node])[0], input_names(GRU))
+    assert ([given[n] for n in ("X", *MORE_X) if n in given] if X_FACTOR in given else None) == parts
+    assert_same_bits(expected, run_both(model.proto, FEEDS), "fused")
+
+
+@pytest.mark.parametrize(
     ("more", "other"),
     [
         (", float[5,3,10] x", ""),
@@ -91,18 +122,18 @@ def test_a_concat_that_others_read_stays(more: str, other: str) -> None:
 def test_a_file_with_parts_is_read_again_and_traced() -> None:
     """Its cells have the same description; a trace has the whole input, in both ways to run it."""
     case = RecurrentCase(T=4, B=2, I=9, H=5)
-    lowered = rnnqc.lower(of_parts(case, 3), verify=True)
+    lowered = rnnqc.lower(of_parts(case, 3, factor=True), verify=True)
     (made,), (cell,) = lowered.model.cells.values(), Model.load(lowered.proto).cells.values()
     assert isinstance(made, FusedCell)
     assert isinstance(cell, FusedCell)
     assert (cell.x, cell.more_x, cell.numbers, cell.operands) == (made.x, made.more_x, made.numbers, made.operands)
     (node,) = nodes_of(lowered.model, made.type.fused)
     assert node.attrs["operator_version"] == 6
-    assert [v.name for v in node.inputs][-2:] == list(made.more_x)
+    assert [v.name for v in node.inputs][-3:] == [*made.more_x, "factor"]
     feeds = case.feeds()
     for native in (True, False):
         (steps,) = Tracer(lowered.proto, native=native).trace([feeds])
-        np.testing.assert_allclose(steps.tensors["input"].values, -feeds["X"], atol=0.05)
+        np.testing.assert_allclose(steps.tensors["input"].values, -feeds["X"] * FACTORS[:9], atol=0.05)
     second = rnnqc.lower(lowered.proto, rest="int8")
     assert_same_bits(run_both(lowered.proto, feeds), run_both(second.proto, feeds), "lowered again")
 

@@ -96,6 +96,11 @@ REFUSED_AT_CREATION: list[tuple[str, Change]] = [
         'input X2 is present, but attribute x_mode is not "dynamic_row" or "static"',
         all_of(_rows, set_input("X2", np.zeros((5, 2, 1), np.float32))),
     ),
+    (
+        'input X_factor is present, but attribute x_mode is not "dynamic_row" or "static"',
+        all_of(_rows, set_input("X_factor", np.ones(9, np.float32))),
+    ),
+    (r"input X_factor has shape \[8\], expected \[I\] = \[9\]", set_input("X_factor", np.ones(8, np.float32))),
     ("input X2 has element type uint8, expected float", set_input("X2", np.zeros((5, 2, 1), np.uint8))),
     (r"input X2 has shape \[.*\], expected \[T, B, I2\]", set_input("X2", np.zeros((5, 2), np.float32))),
     ("x_bits is 16, expected 8 for x_mode row_codes", all_of(_rows, set_attribute(x_bits=16))),

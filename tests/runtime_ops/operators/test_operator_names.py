@@ -56,7 +56,7 @@ def test_nodes_of_earlier_files(op: Op, outputs: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "places", [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 4], [0, 1, 2, 3, 5, 4], [0, 1, 2, 3, 4, 20], [-1, 1, 2, 3, 4, 5]]
+    "places", [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 4], [0, 1, 2, 3, 5, 4], [0, 1, 2, 3, 4, 21], [-1, 1, 2, 3, 4, 5]]
 )
 def test_places_of_inputs_are_checked(places: list[int]) -> None:
     model = parser.parse_model(

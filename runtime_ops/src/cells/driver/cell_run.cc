@@ -79,6 +79,25 @@ void PackHiddenSide(const CellConfig& config, const KernelTable& kernels, const 
       PackedColumns(parameters.h_multiplier, config.gate_count, config.hidden_size, parameters.r.short_tail);
 }
 
+InputRow ReadInput(const CellArgs& args, int64_t position, float* scaled) {
+  InputRow row{};
+  row.count = args.x_part_count;
+  int64_t column = 0;
+  for (size_t i = 0; i < row.count; ++i) {
+    const int64_t size = args.x_parts[i].size;
+    const float* values = args.x_parts[i].data + position * size;
+    row.parts[i] = {values, size};
+    if (args.x_factor == nullptr) continue;
+    for (int64_t k = 0; k < size; ++k) scaled[column + k] = values[k] * args.x_factor[column + k];
+    column += size;
+  }
+  if (args.x_factor != nullptr) {
+    row.parts[0] = {scaled, column};
+    row.count = 1;
+  }
+  return row;
+}
+
 Division Divide(const CellConfig& config, const KernelTable& kernels, const PackedCell& packed, int64_t hidden_bytes,
                 int64_t hidden_columns, const CellArgs& args, int64_t members) {
   const int64_t processors = Processors();

@@ -71,6 +71,7 @@ struct CellArgs {
   int64_t batch;
   InputPart x_parts[kMostParts];  // the first x_part_count, none of them empty: either these
   size_t x_part_count;
+  const float* x_factor;   // [input_size]: what these are multiplied by, or null
   const uint8_t* x_codes;  // or this, for x_mode codes
   const int8_t* x_rows;    // or this, for x_mode row_codes,
   const float* x_scale;    // with these [time, batch]
@@ -87,6 +88,15 @@ struct CellArgs {
   uint8_t* y_codes;              // [time, batch, hidden]; static hidden codes only
   bool descending;               // a hint: which way the first step reads weights
 };
+
+// The input of one row of X.
+struct InputRow {
+  InputPart parts[kMostParts];  // [size]
+  size_t count;
+};
+
+// Reads floats at row `position`; with factors their products go to `scaled` [input_size].
+InputRow ReadInput(const CellArgs& args, int64_t position, float* scaled);
 
 struct PackedCell {
   PackedMatrix w;

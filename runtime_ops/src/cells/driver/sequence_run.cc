@@ -80,6 +80,7 @@ void SequenceRun::VisitDriverScratch(ScratchPieces& pieces) {
   pieces(x_codes_, chunk_rows * x_planes_ * packed_.w.k_padded);
   pieces(x_scale_, chunk_rows);
   pieces(x_zero_point_, chunk_rows * x_planes_);
+  pieces(x_scaled_, args_.x_factor == nullptr ? 0 : chunk_rows * packed_.w.k);
   pieces(x_acc_, x_planes_ == 1 ? 0 : std::min(projected_rows_, chunk_rows) * x_planes_ * stride_);
   pieces(p_, chunk_rows * stride_);
   pieces(acc_, rows_ * h_planes_ * stride_);
@@ -296,12 +297,12 @@ void SequenceRun::QuantizeInput(int64_t position, int64_t row) {
     x_scale_[row] = args_.x_scale[position];
     return;
   }
+  const InputRow x = ReadInput(args_, position, x_scaled_ + row * size);
   RowFormat format{config_.x_scale, static_cast<int32_t>(config_.x_zero_point)};
   if (config_.x_mode == CodeMode::kDynamicRow) {
     MinMax range{};
-    for (size_t i = 0; i < args_.x_part_count; ++i) {
-      const InputPart& part = args_.x_parts[i];
-      const MinMax found = kernels_.min_max(part.data + position * part.size, part.size);
+    for (size_t i = 0; i < x.count; ++i) {
+      const MinMax found = kernels_.min_max(x.parts[i].data, x.parts[i].size);
       range = {std::min(range.min, found.min), std::max(range.max, found.max)};
     }
     format = DynamicRowFormat(range, config_.x_bits);
@@ -309,11 +310,9 @@ void SequenceRun::QuantizeInput(int64_t position, int64_t row) {
   }
   SplitZeroPoint(format.zero_point, x_planes_, x_zero_point_ + row * x_planes_);
   uint8_t* part_codes = codes;
-  for (size_t i = 0; i < args_.x_part_count; ++i) {
-    const InputPart& part = args_.x_parts[i];
-    Quantize(part.data + position * part.size, part.size, format.scale, format.zero_point, x_planes_, part_codes,
-             stride);
-    part_codes += part.size;
+  for (size_t i = 0; i < x.count; ++i) {
+    Quantize(x.parts[i].data, x.parts[i].size, format.scale, format.zero_point, x_planes_, part_codes, stride);
+    part_codes += x.parts[i].size;
   }
   LimitCodes(config_.x_codes, size, codes);
 }

@@ -157,6 +157,7 @@ class SequenceRun : public SequenceDriver {
   uint8_t* x_codes_ = nullptr;
   float* x_scale_ = nullptr;
   int32_t* x_zero_point_ = nullptr;  // of every row of bytes
+  float* x_scaled_ = nullptr;        // the rows of the chunk times x_factor
   int32_t* x_acc_ = nullptr;
   float* p_ = nullptr;
   int32_t* no_start_ = nullptr;

@@ -91,6 +91,7 @@ template <typename Real>
 void GridRun<Real>::VisitDriverScratch(ScratchPieces& pieces) {
   const int64_t chunk_rows = chunk_steps_ * rows_;
   pieces(x_codes_, chunk_rows * x_planes_ * x_stride_);
+  pieces(x_scaled_, args_.x_factor == nullptr ? 0 : input_);
   pieces(p_, chunk_rows * columns_);
   pieces(acc_, 2 * kProductRows * 2 * acc_columns_);
   pieces(h_, rows_ * h_planes_ * units_);
@@ -145,13 +146,13 @@ void GridRun<Real>::StartChunk() {
       if (config_.x_mode == CodeMode::kCodes) {
         std::memcpy(x.row(rows), args_.x_codes + position * input_, static_cast<size_t>(input_));
       } else {
+        const InputRow row = ReadInput(args_, position, x_scaled_);
         int64_t begin = 0;
-        for (size_t i = 0; i < args_.x_part_count; ++i) {
-          const InputPart& part = args_.x_parts[i];
+        for (size_t i = 0; i < row.count; ++i) {
           uint8_t* high = x.high(rows);
-          Encode(part.data + position * part.size, part.size, config_.grid.input(),
-                 high == nullptr ? high : high + begin, x.low(rows) + begin);
-          begin += part.size;
+          Encode(row.parts[i].data, row.parts[i].size, config_.grid.input(), high == nullptr ? high : high + begin,
+                 x.low(rows) + begin);
+          begin += row.parts[i].size;
         }
       }
     }

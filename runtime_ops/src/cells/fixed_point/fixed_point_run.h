@@ -110,6 +110,7 @@ class GridRun : public SequenceDriver {
   const int64_t acc_columns_;
 
   uint8_t* x_codes_ = nullptr;
+  float* x_scaled_ = nullptr;  // a row of the input times x_factor
   Real* p_ = nullptr;
   const Real* p_step_ = nullptr;  // the input's share of the running step
   int32_t* acc_ = nullptr;
