@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -45,7 +46,8 @@ class FuseQuantLstmCell(Pass):
 
     The Concat of two to four floats that makes the input of one cell becomes a part of it, and so does a Mul of the
     input by a factor for each column, as calibration data inserts it: `QuantGRUCell_07(X, W, R, .., X2, X3, X_factor)`.
-    Each is work for onnxruntime like that of a small cell.
+    Each is work for onnxruntime like that of a small cell. Cells that share a function become such nodes together, or
+    not at all: files do not grow by it.
 
     Weights of up to 6 bits are packed: two quantized values per byte, or nibbles and a plane of upper bits.
 
@@ -77,12 +79,10 @@ class FuseQuantLstmCell(Pass):
         packed = [_packed(model, graphs[c.name], c) for c in cells]
         boundaries = boundaries_of(model, graphs, packed)
         sites = [_site(model, graphs[c.name], c, boundaries[c.name]) for c in packed]
-        groups: dict[int, list[CellSite]] = {}
-        functions: dict[int, CellFunction] = {}
-        for site in sites:
-            made = cell_function(model, site)
-            functions.setdefault(made.number, made)
-            groups.setdefault(made.number, []).append(site)
+        groups, functions = _by_function(model, sites)
+        whole = [_with_whole_inputs(members) for members in groups.values()]
+        if any(members is not before for members, before in zip(whole, groups.values(), strict=True)):
+            groups, functions = _by_function(model, [s for members in whole for s in members])
         taken: set[str] = set()
         nameless: dict[str, list[list[CellSite]]] = {}
         for number, members in groups.items():
@@ -147,9 +147,6 @@ def _site(model: Model, graph: Graph, cell: IntegerCell, at: Boundary) -> CellSi
         **operands, "X": at.x, "X_scale": at.x_scale, "sequence_lens": at.sequence_lens, "initial_h": at.initial_h,
         "initial_c": at.initial_c,
     }  # fmt: skip
-    if cell.numbers.x_mode not in ("codes", ROW_CODES):
-        parts, inputs[X_FACTOR] = parts_and_factor(graph, cell, at.x)
-        inputs.update(zip(("X", *MORE_X), parts, strict=False))
     made = {"Y": at.y, "Y_h": at.y_h, "Y_c": at.y_c, "Y_codes": codes}
     outputs = {n: made[n] for n in fused_outputs(cell.type)}
     axes: dict[str, int] = {}
@@ -164,6 +161,36 @@ def _site(model: Model, graph: Graph, cell: IntegerCell, at: Boundary) -> CellSi
             outputs.update({n: node.outputs[0] for n, node in after.items() if node is not None})
             lifts += [node for node in after.values() if node is not None]
     return CellSite(cell, graph, inputs, outputs, axes, lifts)
+
+
+def _by_function(model: Model, sites: Sequence[CellSite]) -> tuple[dict[int, list[CellSite]], dict[int, CellFunction]]:
+    """Returns the cells and the function of each configuration."""
+    groups: dict[int, list[CellSite]] = {}
+    functions: dict[int, CellFunction] = {}
+    for site in sites:
+        made = cell_function(model, site)
+        functions.setdefault(made.number, made)
+        groups.setdefault(made.number, []).append(site)
+    return groups, functions
+
+
+def _with_whole_inputs(members: list[CellSite]) -> list[CellSite]:
+    """Returns the cells of one function with what makes their inputs, if they can share a function then, too."""
+    made = []
+    for site in members:
+        x = site.inputs["X"]
+        assert x is not None
+        if site.cell.numbers.x_mode in ("codes", ROW_CODES):
+            return members
+        parts, factor = parts_and_factor(site.graph, site.cell, x)
+        own = {**dict(zip(("X", *MORE_X), parts, strict=False)), X_FACTOR: factor}
+        made.append(replace(site, inputs={**site.inputs, **own}))
+    given = {_given(site) for site in made}
+    return made if len(given) == 1 and given != {_given(members[0])} else members
+
+
+def _given(site: CellSite) -> tuple[str, ...]:
+    return tuple(n for n, v in site.inputs.items() if v is not None)
 
 
 def _fuse(model: Model, site: CellSite, function: onnx.FunctionProto, number: int) -> None:

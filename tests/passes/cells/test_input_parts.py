@@ -52,7 +52,7 @@ def _model(text: str, width: int, more: str = "", **constants: Array) -> onnx.Mo
     [
         ("x = Concat <axis = 2> (a, b)", 10, ["a", "b"]),
         ("x = Concat <axis = -1> (b, a)", 10, ["b", "a"]),
-        ("x = Concat <axis = -1> (b)", 6, ["b"]),
+        ("x = Concat <axis = -1> (b)", 6, None),
         ("m = Relu (a) x = Concat <axis = -1> (m, b, a)", 14, ["m", "b", "a"]),
         ("m = Relu (a) x = Concat <axis = -1> (m, b, a, b)", 20, None),
         ("x = Concat <axis = 1> (c, d)", 6, None),
@@ -116,6 +116,21 @@ def test_a_concat_that_others_read_stays(more: str, other: str) -> None:
     lowered = rnnqc.lower(_model(f"x = Concat <axis = 2> (a, b) {other}", 10, more))
     assert [n.op_type for n in lowered.proto.graph.node].count("Concat") == 1
     assert {len(c.more_x) for c in lowered.model.cells.values() if isinstance(c, FusedCell)} == {0}
+    run_both(lowered.proto, FEEDS)
+
+
+@pytest.mark.parametrize(("second", "parts"), [("p = Concat <axis = 2> (b, a)", 2), ("p = Mul (x, f)", 1)])
+def test_cells_of_one_function_take_parts_together(second: str, parts: int) -> None:
+    """One function stays one: where one of its cells reads no parts, the Concat in front of another stays."""
+    text = f"q = Concat <axis = 2> (a, b) x = Relu (q) n = Concat <axis = 2> (a, b) m = Neg (n) k = Abs (a) {second} "
+    text += "z = GRU <hidden_size = 8> (p, w, r) o = Concat <axis = 2> (k, b) u = GRU <hidden_size = 8> (o, w, r)"
+    more = ", float[5,1,3,8] z, float[5,1,3,8] u"
+    proto = _model(text, 10, more, f=FACTORS[:10])
+    del proto.graph.node[-1]  # the layer y
+    del proto.graph.output[0]
+    lowered = rnnqc.lower(proto)
+    assert len([f for f in lowered.proto.functions if f.name.startswith("QuantGRUCell")]) == 1
+    assert {len(c.more_x) + 1 for c in lowered.model.cells.values() if isinstance(c, FusedCell)} == {parts}
     run_both(lowered.proto, FEEDS)
 
 
