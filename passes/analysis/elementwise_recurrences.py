@@ -31,7 +31,7 @@ from rnnqc.passes.graph.nodes.lstm_node import is_recurrent
 from rnnqc.passes.graph.nodes.products import factors
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.index_expressions import Indices
-from rnnqc.passes.graph.values.sequence_elements import element_of
+from rnnqc.passes.graph.values.sequence_elements import PICKS, element_of
 
 _REASON = "an elementwise recurrence, h = f(x) * h + g(x): it has no weights of its own."
 _MIXED = "a recurrence without a matmul, which no recipe quantizes: {} mixes the elements of its state."
@@ -148,7 +148,7 @@ def _written_out(model: Model, graph: Graph, path: str) -> Iterator[ElementwiseR
         if made.first is not None and made.steps >= longest.get(id(made.first), (node, 0, node.outputs[0]))[1]:
             longest[id(made.first)] = (made.first, made.steps, node.outputs[0])
         for value in node.outputs:
-            element = element_of(value, indices) if node.op in ("Gather", "Slice", "Split") else None
+            element = element_of(value, indices) if node.op in PICKS else None
             number = element.index.number if element is not None else None
             rows[id(value)] = _Row(1 << number) if number is not None and number >= 0 else made
     inside = owners(graph)

@@ -27,13 +27,13 @@ from rnnqc.passes.graph.nodes.products import constant_factor, factors, is_produ
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.index_expressions import Indices
 from rnnqc.passes.graph.values.layout_ops import MOVERS
-from rnnqc.passes.graph.values.sequence_elements import element_of
+from rnnqc.passes.graph.values.sequence_elements import PICKS, element_of
 
 _SMALLEST = 32
 _MATRIX = {"Conv": 64, "ConvTranspose": 64}
 """Minimum size of a constant that is a weight of a layer; smaller ones rotate points or filter images."""
 _STEPS = 3
-_LINEAR = (*MOVERS, "Add", "Sub", "Sum", "Neg", "Concat", "Split", "Slice", "Gather")
+_LINEAR = (*MOVERS, "Add", "Sub", "Sum", "Neg", "Split")
 """Operators that are linear in all of their inputs of real numbers."""
 
 
@@ -322,7 +322,7 @@ def _takes_elements(
     place = {id(n): k for k, n in enumerate(row)}
     places: dict[int, set[int]] = {}
     for node in graph.nodes:
-        for value in node.outputs if node.op in ("Gather", "Slice", "Split") else ():
+        for value in node.outputs if node.op in PICKS else ():
             element = element_of(value, indices)
             if element is None or element.index.number is None or id(element.sequence) in behind:
                 continue

@@ -10,9 +10,8 @@ import numpy as np
 from rnnqc.ir import Constant, Node, Value, constant_array, shape_of, subgraphs
 from rnnqc.passes.graph.values.constant_expressions import makes_the_same
 from rnnqc.passes.graph.values.index_expressions import Indices
-from rnnqc.passes.graph.values.sequence_elements import element_of
+from rnnqc.passes.graph.values.sequence_elements import PICKS, element_of
 
-_PICKS = ("Gather", "Slice", "Split")
 _COUNTS = ("Shape", "Size")
 _SMALL = 64
 """Constants of up to so many numbers are equal if their numbers are; of larger ones there is one copy."""
@@ -78,7 +77,7 @@ class Factors:
         if subgraphs(node) or constant_array(value) is not None:
             return self._given(value)
         given = [self.of(v) for v in node.inputs]
-        element = element_of(value, self._indices) if node.op in _PICKS and not node.domain else None
+        element = element_of(value, self._indices) if node.op in PICKS and not node.domain else None
         if element is not None and element.index.number is not None:
             sequence = self.of(element.sequence)
             if not sequence.fixed:

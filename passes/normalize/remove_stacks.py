@@ -8,10 +8,8 @@ from rnnqc.ir.builder import Builder
 from rnnqc.passes.base import Pass, PassInfo, PassResult
 from rnnqc.passes.graph.values.constant_expressions import Constants
 from rnnqc.passes.graph.values.index_expressions import Indices
-from rnnqc.passes.graph.values.sequence_elements import changed_axes, keeps_axis, slice_bounds
+from rnnqc.passes.graph.values.sequence_elements import PICKS, changed_axes, keeps_axis, slice_bounds
 from rnnqc.passes.invariants import Property
-
-_TAKES = ("Gather", "Slice", "Split")
 
 _Range = tuple[int, int, int]
 """An axis, the first element along it, and how many there are."""
@@ -42,7 +40,7 @@ class RemoveStacks(Pass):
 
     def run(self, model: Model) -> PassResult:
         """Looks at every graph."""
-        takers = [(g, n) for g in model.graphs() for n in g.nodes if n.op in _TAKES and not n.domain and _of_stack(n)]
+        takers = [(g, n) for g in model.graphs() for n in g.nodes if n.op in PICKS and not n.domain and _of_stack(n)]
         if not takers:
             return PassResult(False)
         model.infer_shapes({})

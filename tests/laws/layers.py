@@ -73,6 +73,27 @@ _OPSETS = {"main": 7, "if": 7, "scan": 9, "loop": 11, "function": 15}
 """The first operator sets that have them."""
 
 
+def sized_case(row: Row, **more: Any) -> RecurrentCase:
+    """The layer of a row with a size, a direction, an opset, and whether there are lengths, states, dynamic axes."""
+    time, batch, width, hidden = row["size"]
+    return RecurrentCase(
+        T=time,
+        B=batch,
+        I=width,
+        H=hidden,
+        direction=row["direction"],
+        lens=tuple((time, 0, max(time - 2, 0))[k % 3] for k in range(batch)) if row["lengths"] else None,
+        initial_h=row["states"],
+        initial_c=row["states"] and row["cell"] == "LSTM",
+        magnitude=3.0 if row["states"] else 1.0,
+        opset=row["opset"],
+        dynamic_time=row["dynamic"],
+        dynamic_batch=row["dynamic"],
+        **CELLS[row["cell"]],
+        **more,
+    )
+
+
 def repaired(row: Row) -> Row:
     """Makes a row valid: changes values that ONNX does not have or a recipe does not quantize."""
     row = dict(row)

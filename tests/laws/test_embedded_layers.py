@@ -13,10 +13,9 @@ import pytest
 
 from rnnqc.cells.operator_version import ROW_CODES
 from rnnqc.cells.stages import IntegerCell
-from tests.generate.layers import RecurrentCase
 from tests.laws.formats import TABLES
 from tests.laws.law import ALL_SETTINGS, Forms, carries_states, chunks, law, rows
-from tests.laws.layers import CELLS
+from tests.laws.layers import CELLS, sized_case
 from tests.laws.pairwise import Row, pairwise
 from tests.runs.lowered import INTEGER, UNROLLED
 from tests.subjects.embedded_layers import WAYS_TO_X, embedded, tokens
@@ -52,23 +51,7 @@ def takes_rows(forms: Forms) -> bool:
 @pytest.mark.few(6)
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{ROWS.index(r)} {r['cell']}, {r['to_x']}")
 def test_same_bits(row: Row) -> None:
-    time, batch, width, hidden = row["size"]
-    case = RecurrentCase(
-        T=time,
-        B=batch,
-        I=width,
-        H=hidden,
-        direction=row["direction"],
-        lens=tuple((time, 0, max(time - 2, 0))[k % 3] for k in range(batch)) if row["lengths"] else None,
-        initial_h=row["states"],
-        initial_c=row["states"] and row["cell"] == "LSTM",
-        magnitude=3.0 if row["states"] else 1.0,
-        layout=row["layout"],
-        opset=row["opset"],
-        dynamic_time=row["dynamic"],
-        dynamic_batch=row["dynamic"],
-        **CELLS[row["cell"]],
-    )
+    case = sized_case(row, layout=row["layout"])
     feeds = [tokens(case, seed) for seed in range(2)]
     forms = law(
         embedded(case, row["to_x"]), "int8", FORMATS[row["format"]], feeds=feeds, dims=case.dims, rest="int8",

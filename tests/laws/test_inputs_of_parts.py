@@ -14,10 +14,9 @@ import pytest
 from rnnqc.cells.fused_nodes import X_FACTOR, given_inputs, input_names
 from rnnqc.cells.stages import FusedCell
 from rnnqc.cells.types import LSTM, fused_type
-from tests.generate.layers import RecurrentCase
 from tests.laws.formats import TABLES
 from tests.laws.law import ALL_SETTINGS, carries_states, chunks, law, rows
-from tests.laws.layers import CELLS, WITHOUT_DATA
+from tests.laws.layers import CELLS, WITHOUT_DATA, sized_case
 from tests.laws.pairwise import Row, pairwise
 from tests.runs.lowered import INTEGER, UNROLLED
 from tests.subjects.layers_of_parts import of_parts
@@ -48,22 +47,7 @@ ROWS = pairwise(FIELDS)
 @pytest.mark.few(6)
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{ROWS.index(r)} {r['cell']}, {r['format']}, {r['parts']}")
 def test_same_bits(row: Row) -> None:
-    time, batch, width, hidden = row["size"]
-    case = RecurrentCase(
-        T=time,
-        B=batch,
-        I=width,
-        H=hidden,
-        direction=row["direction"],
-        lens=tuple((time, 0, max(time - 2, 0))[k % 3] for k in range(batch)) if row["lengths"] else None,
-        initial_h=row["states"],
-        initial_c=row["states"] and row["cell"] == "LSTM",
-        magnitude=3.0 if row["states"] else 1.0,
-        opset=row["opset"],
-        dynamic_time=row["dynamic"],
-        dynamic_batch=row["dynamic"],
-        **CELLS[row["cell"]],
-    )
+    case = sized_case(row)
     recipe, overrides = FORMATS[row["format"]]
     feeds = [case.replace(seed=seed).feeds(padding=0.0) for seed in range(2)]
     forms = law(

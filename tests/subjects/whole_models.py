@@ -23,7 +23,7 @@ whole (int64[T,B] tokens) => ({outputs})
     {head}
 }}
 """
-_HEAD = """
+HEAD = """
     axes = Constant <value_ints = [1]> ()
     h = Squeeze (y, axes)
     rows = Transpose <perm = [1, 2, 0]> (h)
@@ -66,7 +66,7 @@ class WholeModel:
         weights |= {"kernel": draw(CHANNELS, WIDTH, 3), "kernel_bias": draw(CHANNELS)}
         weights |= {"projection": draw(CHANNELS, WIDTH)}
         weights |= {} if self.tied else {"decoder_table": draw(TOKENS, WIDTH)}
-        head = _HEAD.format(decoder="table" if self.tied else "decoder_table")
+        head = HEAD.format(decoder="table" if self.tied else "decoder_table")
         outputs = "float[T,B,60] logits, float[T,B,16] embedded"
         return parse(_TEXT.format(opset=self.opset, outputs=outputs, head=head), **weights)
 

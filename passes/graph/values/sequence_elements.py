@@ -10,6 +10,8 @@ from rnnqc.ir.builder import Builder
 from rnnqc.passes.graph.values.index_expressions import Index, Indices, Shape
 from rnnqc.passes.graph.values.layout_ops import axes_after
 
+PICKS = ("Gather", "Slice", "Split")
+"""Operators that take elements of a tensor."""
 NEW = -1
 TO_THE_END = 2**31 - 1  # the end that exporters write for "to the end", in 32 or 64 bits
 _SEQUENCE_RANK = 3

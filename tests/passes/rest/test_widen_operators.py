@@ -19,6 +19,7 @@ from rnnqc.passes import Canonicalize, PassManager, WidenOperators
 from tests.passes.pass_testing import INT8, apply, nodes_of
 from tests.runs.lowered import run_both
 from tests.runs.sessions import Array, plain_session, run, sqnr
+from tests.subjects import whole_models
 from tests.subjects.protos import parse
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>'
@@ -115,14 +116,7 @@ whole (int64[T,B] tokens) => ({kind}[T,B,200] logits)
 {{
     embedded = Gather (table, tokens)
     y = LSTM <hidden_size = 16> (embedded, w, r)
-    axes = Constant <value_ints = [1]> ()
-    h = Squeeze (y, axes)
-    rows = Transpose <perm = [1, 2, 0]> (h)
-    filtered = Conv <pads = [1, 1]> (rows, kernel, kernel_bias)
-    columns = Transpose <perm = [2, 0, 1]> (filtered)
-    features = MatMul (columns, projection)
-    decoder = Transpose <perm = [1, 0]> ({decoder})
-    logits = MatMul (features, decoder)
+    {head}
 }}
 """
 WEIGHTS = {"table": (200, 16), "kernel": (96, 16, 3), "projection": (96, 16), "decoder_table": (200, 16)}
@@ -134,7 +128,8 @@ def _whole(tied: bool, dtype: type[np.floating]) -> onnx.ModelProto:
     shapes = WEIGHTS | {"w": (1, 64, 16), "r": (1, 64, 16), "kernel_bias": (96,)}
     if tied:
         del shapes["decoder_table"]
-    text = WHOLE.format(kind=np.dtype(dtype).name.removesuffix("32"), decoder="table" if tied else "decoder_table")
+    head = whole_models.HEAD.format(decoder="table" if tied else "decoder_table")
+    text = WHOLE.format(kind=np.dtype(dtype).name.removesuffix("32"), head=head)
     return parse(text, **{n: (rng.standard_normal(s) * 0.3).astype(dtype) for n, s in shapes.items()})
 
 
